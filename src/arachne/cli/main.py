@@ -1,0 +1,54 @@
+"""The `arachne` command: finds the verb, and turns errors into one line and an exit code.
+
+0 done; 2 something that the user can fix; 3 done, but some inputs were rejected; 1 a bug of ours;
+130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from arachne import __version__
+from arachne.cli import inspect, report, train
+from arachne.core.errors import ArachneError
+
+_VERBS = (inspect, train, report)
+
+_DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
+_EXAMPLE = """example:
+  arachne demo                           the whole promise on small real clips, in minutes
+  arachne inspect clips/                 what would become of every clip
+  arachne train run.toml --ranks 2       train; also: torchrun --nproc-per-node 2 -m arachne …"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives its exit code."""
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+        return arguments.run(arguments)
+    except ArachneError as error:
+        print(f"arachne: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("arachne: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone, for example `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="arachne",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"arachne {__version__}")
+    subparsers = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in _VERBS:
+        verb.add_parser(subparsers)
+    return parser

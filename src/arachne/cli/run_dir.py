@@ -1,0 +1,95 @@
+"""Open a run's folder: refuse to mix two runs, and write the resolved run file."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from arachne.core.errors import CheckpointError, ConfigError
+from arachne.core.strict_json import from_json
+from arachne.reporting import run_files
+from arachne.trainer.checkpoint import CheckpointReader, checkpoints_dir, newest
+from arachne.trainer.config import RunConfig
+
+_STALE = (
+    run_files.METRICS,
+    run_files.PLANS,
+    run_files.BATCHES,
+    run_files.TRACES,
+    run_files.MANIFEST,
+    run_files.COMPARISON,
+    run_files.SAMPLES,
+    run_files.REPORT,
+    run_files.PERFETTO,
+)
+
+
+def open_run_dir(config: RunConfig, *, resume: bool) -> None:
+    """Make the folder, or check that it is the run that is resumed.
+
+    Raises:
+        ConfigError: A run stands there and `resume` was not asked for, or it has other settings.
+        CheckpointError: There is nothing to resume.
+    """
+    run_dir = Path(config.run.dir)
+    has_checkpoints = checkpoints_dir(run_dir).is_dir() and any(checkpoints_dir(run_dir).iterdir())
+    if resume:
+        _check_same_run(config, run_dir)
+    elif has_checkpoints:
+        raise ConfigError(
+            f"run.dir {str(run_dir)!r} already holds checkpoints; add --resume to go on with that "
+            "run, or choose another run.dir"
+        )
+    else:
+        for name in _STALE:
+            _delete(run_dir / name)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
+    except OSError as error:
+        raise ConfigError(
+            f"run.dir {str(run_dir)!r} cannot be written: {error.strerror}; choose another folder"
+        ) from error
+
+
+def write_resolved(config: RunConfig, path: Path) -> None:
+    """Every setting of the run, as a run file."""
+    path.write_text(tomli_w.dumps(msgspec.to_builtins(config)), encoding="utf-8")
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _check_same_run(config: RunConfig, run_dir: Path) -> None:
+    """What decides a loss curve must not change between two parts of one run."""
+    ignored: list[str] = []
+    state = CheckpointReader(newest(run_dir, on_skip=ignored.append)).state
+    before = from_json(state.config_json, RunConfig, what="the checkpoint's settings")
+    for section in ("data", "model", "objective", "batch"):
+        _check_same_section(section, getattr(before, section), getattr(config, section))
+    if before.run.seed != config.run.seed:
+        raise ConfigError(_changed("run.seed", before.run.seed, config.run.seed))
+    if state.step > config.run.steps:
+        raise CheckpointError(
+            f"the checkpoint is of step {state.step}, run.steps is {config.run.steps}; raise it"
+        )
+
+
+def _check_same_section(section: str, before: Any, now: Any) -> None:
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
+    for key, value in new.items():
+        if key != "cache" and old[key] != value:
+            raise ConfigError(_changed(f"{section}.{key}", old[key], value))
+
+
+def _changed(setting: str, before: Any, now: Any) -> str:
+    return (
+        f"{setting} is {now!r}, but the run to resume has {before!r}; set it back, or start a new "
+        "run in another run.dir"
+    )

@@ -1,0 +1,112 @@
+"""Train on ranks: what runs in each of them, and what rank 0 shows and writes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from arachne.cli.run_dir import open_run_dir
+from arachne.cli.training_display import TrainingDisplay
+from arachne.models.wan import import_wan
+from arachne.reporting.run_files import RunWriter, StepMetrics
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.world import World, default_num_ranks, join_world, leave_world
+from arachne.trainer.config import RunConfig
+from arachne.trainer.loop import Listener, StepReport, train
+from arachne.trainer.session import open_session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """How a run ended.
+
+    Attributes:
+        step: Optimizer steps done.
+        was_stopped: True if a signal ended it before the last step.
+        num_rejected: Clips that did not train.
+        num_groups: Process groups of the world.
+        world_size: Ranks.
+    """
+
+    step: int
+    was_stopped: bool
+    num_rejected: int
+    num_groups: int
+    world_size: int
+
+
+def train_on_ranks(config: RunConfig, *, resume: bool) -> TrainingResult:
+    """Start the ranks on this machine, and train.
+
+    Raises:
+        ArachneError: See `core.errors`; a rank's own error arrives as itself.
+    """
+    import_wan()  # before the fork: once for all ranks
+    return run_ranks(
+        config.run.ranks or default_num_ranks(config.run.device),
+        train_rank,
+        (config, resume),
+        device=config.run.device,
+        timeout_s=config.run.timeout_s,
+    )[0]
+
+
+def train_here(config: RunConfig, *, resume: bool) -> TrainingResult:
+    """Train as the rank that torchrun started."""
+    world = join_world(config.run.device, config.run.timeout_s)
+    try:
+        if world.rank == 0:
+            open_run_dir(config, resume=resume)
+        return train_rank(world, config, resume)
+    finally:
+        leave_world()
+
+
+def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
+    """What every rank runs."""
+    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+        session = open_session(world, config, say=display.say, progress=display.progress)
+        counts = session.prepared.ledger.counts
+        display.started(session.prepared.ledger, world.size)
+        finished = train(session, _listener(config, world, display), resume=resume)
+        display.finished(finished.step, finished.was_stopped)
+    return TrainingResult(
+        step=finished.step,
+        was_stopped=finished.was_stopped,
+        num_rejected=counts["rejected"],
+        num_groups=session.groups.num_groups,
+        world_size=world.size,
+    )
+
+
+def _listener(config: RunConfig, world: World, display: TrainingDisplay) -> Listener:
+    writer = RunWriter(run_dir=Path(config.run.dir))
+
+    def on_step(report: StepReport) -> None:
+        metrics = metrics_of(report)
+        display.step(metrics)
+        if world.rank == 0:
+            writer.write_metrics(metrics)
+            writer.write_plan(report.plan)
+            writer.write_batch(report.batch)
+
+    def on_validation(step: int, loss: float) -> None:
+        display.validation(step, loss)
+        if world.rank == 0:
+            writer.write_metrics(StepMetrics(step=step, loss=loss, kind="validation"))
+
+    return Listener(on_step=on_step, on_validation=on_validation, on_rank_log=writer.write_rank_log)
+
+
+def metrics_of(report: StepReport) -> StepMetrics:
+    """A step's line of `metrics.jsonl`."""
+    kept = zip(report.batch.clips, report.outcome.vote.is_kept, strict=True)
+    return StepMetrics(
+        step=report.step,
+        loss=report.outcome.loss,
+        grad_norm=report.outcome.grad_norm,
+        lr=report.lr,
+        step_s=report.outcome.step_s,
+        idle_ratio=None if report.trace is None else report.trace.idle_ratio,
+        tokens=sum(clip.num_tokens for clip, is_kept in kept if is_kept),
+        modelled_step_s=report.modelled_step_s,
+        planner=report.plan.planner,
+    )

@@ -1,0 +1,1 @@
+"""Values with their invariants; this room decides nothing and imports no other."""

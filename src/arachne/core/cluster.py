@@ -1,0 +1,81 @@
+"""The hardware that a plan runs on."""
+
+from dataclasses import dataclass
+
+from arachne.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One kind of connection between two GPUs: latency, and bandwidth per GPU and direction."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU (or one CPU rank).
+
+    Attributes:
+        name: As the vendor calls it.
+        matmul_flops_per_s: Reachable rate of large matrix products in the training dtype.
+        attention_flops_per_s: Reachable rate of the attention kernel, forward and backward.
+        half_rate_tokens: Tokens on one device at which matrix products reach half their rate;
+            small pieces of work run slower than large ones.
+        launch_s: Fixed seconds that one launch costs (Python, kernel launches, optimizer buffer).
+        layer_s: Fixed seconds that each transformer block costs a launch, forward and backward.
+        memory_bytes: Memory that training may use.
+        memory_bytes_per_s: Bandwidth of that memory.
+    """
+
+    name: str
+    matmul_flops_per_s: float
+    attention_flops_per_s: float
+    half_rate_tokens: float
+    launch_s: float
+    layer_s: float
+    memory_bytes: float
+    memory_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Nodes of equal size with alike GPUs.
+
+    Attributes:
+        name: Name of the cluster file.
+        num_nodes: Nodes.
+        gpus_per_node: GPUs of each node.
+        device: The GPU.
+        intra_node: Connection of two GPUs in one node.
+        inter_node: Connection of two GPUs in different nodes.
+    """
+
+    name: str
+    num_nodes: int
+    gpus_per_node: int
+    device: Device
+    intra_node: Link
+    inter_node: Link
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 1 or self.gpus_per_node < 1:
+            raise ConfigError(
+                f"cluster {self.name!r} has {self.num_nodes} nodes of {self.gpus_per_node} GPUs; "
+                "it needs at least one of each"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole cluster."""
+        return self.num_nodes * self.gpus_per_node
+
+    def node_of(self, rank: int) -> int:
+        """The node that holds a rank; ranks are numbered node by node."""
+        return rank // self.gpus_per_node
+
+    def link_within(self, ranks: tuple[int, ...]) -> Link:
+        """The slowest connection that a group of ranks has to use."""
+        nodes = {self.node_of(rank) for rank in ranks}
+        return self.intra_node if len(nodes) == 1 else self.inter_node

@@ -1,0 +1,35 @@
+"""Errors that a user can act on.
+
+ArachneError            printed as one line, without a traceback; exit code 2
+├── ConfigError         a setting is unknown, or has a value that cannot work
+├── DataError           a dataset, file or clip cannot be used
+├── InfeasibleError     no plan exists for this workload on this cluster
+├── CheckpointError     a checkpoint is missing, damaged, or of another model
+└── LostRankError       a rank ended, or stopped answering, before the run was over
+
+Any other exception is a bug of ours; exit code 1.
+"""
+
+
+class ArachneError(Exception):
+    """Base of every error that Arachne raises on purpose; the message says found, needed, fix."""
+
+
+class ConfigError(ArachneError):
+    """A setting is unknown, or has a value that cannot work."""
+
+
+class DataError(ArachneError):
+    """A dataset, file or clip cannot be used."""
+
+
+class InfeasibleError(ArachneError):
+    """No plan exists for this workload on this cluster."""
+
+
+class CheckpointError(ArachneError):
+    """A checkpoint is missing, damaged, or of another model."""
+
+
+class LostRankError(ArachneError):
+    """A rank ended, or stopped answering, before the run was over."""

@@ -1,0 +1,57 @@
+"""Find the first key of a table that a dataclass does not name."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownKey:
+    """A key that no field has, with its dotted path and the names that would be known there."""
+
+    path: str
+    known: tuple[str, ...]
+
+    def describe(self) -> str:
+        """The path, and the nearest known name or all of them."""
+        prefix, _, key = self.path.rpartition(".")
+        close = get_close_matches(key, self.known, n=1)
+        if close:
+            nearest = f"{prefix}.{close[0]}" if prefix else close[0]
+            return f"{self.path!r}; did you mean {nearest!r}?"
+        return f"{self.path!r}; known here: {', '.join(self.known)}"
+
+
+def unknown_key(kind: Any, table: object) -> UnknownKey | None:
+    """The first unknown key of `table`, searched through nested dataclasses; None if all fit."""
+    return next(_unknown_keys(kind, table, ""), None)
+
+
+@cache
+def _field_kinds(kind: Any) -> dict[str, Any]:
+    """The type of each field, by name; kept, as a trace asks for it a hundred thousand times."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _unknown_keys(kind: Any, table: object, path: str) -> Iterator[UnknownKey]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        for option in arguments:
+            if is_dataclass(option) or get_origin(option) is not None:
+                yield from _unknown_keys(option, table, path)
+    elif origin in (tuple, list) and isinstance(table, list):
+        for index, item in enumerate(cast(list[object], table)):
+            yield from _unknown_keys(arguments[0], item, f"{path}[{index}]")
+    elif is_dataclass(kind) and isinstance(table, Mapping):
+        hints = _field_kinds(kind)
+        known = tuple(hints)
+        for key, value in cast(Mapping[str, object], table).items():
+            where = f"{path}.{key}" if path else str(key)
+            if key not in known:
+                yield UnknownKey(path=where, known=known)
+            else:
+                yield from _unknown_keys(hints[key], value, where)

@@ -1,0 +1,54 @@
+"""The ledger: one row per input clip, saying what became of it and why."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import Clip
+
+Status = Literal["kept", "trimmed", "rejected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """What became of one clip.
+
+    Attributes:
+        clip: The clip, as the dataset names it.
+        status: `kept` whole, `trimmed` to a shorter legal length, or `rejected`.
+        arithmetic: Frames from file to model, `132f@25 → 84f@16 → 81`; empty if nothing was read.
+        reason: Why the clip was trimmed or rejected; what was done to it otherwise.
+        bucket: The shape it trains in; None exactly when it was rejected.
+        num_tokens: Tokens of that shape; 0 when rejected.
+        content: SHA-256 of the source file's bytes; empty if the file could not be read.
+    """
+
+    clip: Clip
+    status: Status
+    arithmetic: str
+    reason: str
+    bucket: Bucket | None
+    num_tokens: int
+    content: str
+
+    def __post_init__(self) -> None:
+        assert (self.bucket is None) == (self.status == "rejected"), self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """All rows of one dataset, in the dataset's order."""
+
+    rows: tuple[LedgerRow, ...]
+
+    @property
+    def usable(self) -> tuple[LedgerRow, ...]:
+        """Rows that train: kept or trimmed."""
+        return tuple(row for row in self.rows if row.status != "rejected")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows by status; all three statuses are present."""
+        found = Counter(row.status for row in self.rows)
+        return {status: found[status] for status in ("kept", "trimmed", "rejected")}

@@ -1,0 +1,39 @@
+"""Figures as people read them."""
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as people say it: `850 us`, `12.3 ms`, `1.50 s`, `2 min 05 s`, `3 h 07 min`."""
+    if seconds < 0.0:
+        return f"-{seconds_text(-seconds)}"
+    if round(seconds * 1e6) < 1000:
+        return f"{seconds * 1e6:.0f} us"
+    if _three_digits(seconds * 1e3) < 1000.0:
+        return f"{seconds * 1e3:.3g} ms"
+    if round(seconds, 2) < 60.0:
+        return f"{seconds:.2f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def bytes_text(num_bytes: float) -> str:
+    """A size in decimal units, at most three digits: `512 B`, `1.5 MB`, `26.2 GB`, `80 GB`."""
+    size = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(_three_digits(size)) < 1000.0:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000.0
+    size = _three_digits(size)
+    return f"{size:.3g} TB" if abs(size) < 1000.0 else f"{size:,.0f} TB"
+
+
+def _three_digits(value: float) -> float:
+    """Rounded as it will be printed, so that 999.6 takes the next unit instead of `1e+03`."""
+    return float(f"{value:.3g}")
+
+
+def count_text(count: int, noun: str) -> str:
+    """A count with its noun: `1 clip`, `8 clips`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,1 @@
+"""What work costs: FLOPs, memory, collectives, and a calibrated time model."""

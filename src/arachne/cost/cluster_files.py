@@ -1,0 +1,163 @@
+"""Clusters by name: `h100x16` is 16 GPUs as `clusters/h100.toml` describes them.
+
+A cluster file holds one node; a calibrated one of your own is named by its path:
+`runs/mine.tomlx8`.
+"""
+
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+
+from arachne.core.cluster import Cluster, Device, Link
+from arachne.core.errors import ConfigError
+from arachne.core.strict_toml import convert
+
+_NAME = re.compile(r"(?P<file>.+)x(?P<num_gpus>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """A cluster file: one node, and the network between such nodes.
+
+    Attributes:
+        gpus_per_node: GPUs of a whole node.
+        device: The GPU.
+        intra_node: Connection inside a node.
+        inter_node: Connection between nodes.
+    """
+
+    gpus_per_node: int
+    device: Device
+    intra_node: Link
+    inter_node: Link
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Names of the cluster files that come with Arachne, sorted."""
+    folder = files("arachne.cost") / "clusters"
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+def load_cluster(name: str) -> Cluster:
+    """The cluster called `NAMExGPUS`, for example `h100x16`: two nodes of eight.
+
+    Up to one node's GPUs make one smaller node; more must fill whole nodes.
+
+    Raises:
+        ConfigError: The form, the name or the number of GPUs is wrong, or a file cannot be read.
+    """
+    match = _NAME.fullmatch(name.strip())
+    if match is None or int(match["num_gpus"]) < 1:
+        raise ConfigError(
+            f"cluster {name!r} is not NAMExGPUS; write for example h100x16; "
+            f"known names: {', '.join(cluster_names())}"
+        )
+    num_gpus = int(match["num_gpus"])
+    file = _cluster_file(match["file"])
+    gpus_per_node = min(num_gpus, file.gpus_per_node)
+    if num_gpus % gpus_per_node:
+        whole = num_gpus - num_gpus % gpus_per_node
+        raise ConfigError(
+            f"cluster {name!r}: {num_gpus} GPUs do not fill nodes of {gpus_per_node}; "
+            f"use {whole} or {whole + gpus_per_node}"
+        )
+    return Cluster(
+        name=name.strip(),
+        num_nodes=num_gpus // gpus_per_node,
+        gpus_per_node=gpus_per_node,
+        device=file.device,
+        intra_node=file.intra_node,
+        inter_node=file.inter_node,
+    )
+
+
+def machine_cluster(
+    num_ranks: int,
+    *,
+    like: str = "cpu",
+    ranks_per_node: int | None = None,
+    device_name: str | None = None,
+    memory_bytes: float | None = None,
+) -> Cluster:
+    """This machine, before it was measured: figures of `like`, and what the caller found out.
+
+    Args:
+        num_ranks: Ranks of the run.
+        like: Cluster file whose rates are the first guess.
+        ranks_per_node: Ranks on one machine; None puts all on one.
+        device_name: What the device calls itself.
+        memory_bytes: Memory that one rank may use.
+
+    Raises:
+        ConfigError: No cluster file is called `like`, or the ranks do not fill whole machines.
+    """
+    file = _cluster_file(like)
+    per_node = ranks_per_node or num_ranks
+    if num_ranks % per_node:
+        raise ConfigError(
+            f"{num_ranks} ranks do not fill machines of {per_node}; "
+            "start the same number of ranks on every machine"
+        )
+    device = replace(
+        file.device,
+        name=device_name or file.device.name,
+        memory_bytes=memory_bytes or file.device.memory_bytes,
+    )
+    return Cluster(
+        name="auto",
+        num_nodes=num_ranks // per_node,
+        gpus_per_node=per_node,
+        device=device,
+        intra_node=file.intra_node,
+        inter_node=file.inter_node,
+    )
+
+
+def cluster_file_text(cluster: Cluster, *, comment: str) -> str:
+    """A cluster as the text of a cluster file; `comment` says where the figures come from."""
+    device = cluster.device
+    lines = [f"# {line}" for line in comment.splitlines()]
+    lines += [f"gpus_per_node = {cluster.gpus_per_node}", "", "[device]"]
+    lines.append("name = " + '"' + device.name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    numbers = (
+        "matmul_flops_per_s",
+        "attention_flops_per_s",
+        "half_rate_tokens",
+        "launch_s",
+        "layer_s",
+        "memory_bytes",
+        "memory_bytes_per_s",
+    )
+    lines += [f"{number} = {float(getattr(device, number))!r}" for number in numbers]
+    for section, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node)):
+        lines += ["", f"[{section}]", f"latency_s = {float(link.latency_s)!r}"]
+        lines.append(f"bandwidth_bytes_per_s = {float(link.bandwidth_bytes_per_s)!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _cluster_file(name: str) -> ClusterFile:
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"there is no cluster file {name!r}; `arachne profile` writes one")
+        text = path.read_text(encoding="utf-8")
+    else:
+        known = cluster_names()
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            nearest = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"no cluster file is called {name!r}{nearest}; known names: {', '.join(known)}; "
+                "write NAMExGPUS, for example h100x16"
+            )
+        resource = files("arachne.cost") / "clusters" / f"{name}.toml"
+        text = resource.read_text(encoding="utf-8")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"cannot read cluster file {name!r}: {error}") from error
+    return convert(table, ClusterFile, source=name)

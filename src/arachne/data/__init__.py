@@ -1,0 +1,1 @@
+"""From files on disk to the latents of a step: probe, shape, decode, cache, sample, load."""

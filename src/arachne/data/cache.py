@@ -1,0 +1,132 @@
+"""Encoded clips on disk, named by what they were made of, so that a stale one is never found.
+
+One safetensors file per clip and encoder. Video and text have keys of their own: a new text
+encoder leaves the latents as they are, and a new resolution leaves the text.
+"""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import TimeSpan
+from arachne.core.errors import DataError
+from arachne.data.atomic_file import write_whole
+from arachne.data.decode import DECODE_VERSION
+
+_TENSOR = "array"
+_MAX_HEADER_BYTES = 2**20
+
+
+def video_key(
+    content: str, span: TimeSpan | None, bucket: Bucket, fps: float, fingerprint: str
+) -> str:
+    """The key of a clip's latents: source bytes, span, shape, rate, decoder and encoder."""
+    seconds = None if span is None else [span.start_s, span.end_s]
+    return _digest(["video", DECODE_VERSION, content, seconds, str(bucket), fps, fingerprint])
+
+
+def text_key(caption: str, fingerprint: str) -> str:
+    """The key of a caption's token states: its words and the encoder."""
+    return _digest(["text", caption, fingerprint])
+
+
+def _digest(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
+
+
+class LatentCache:
+    """Arrays by key in a folder; any number of processes and machines may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path_of(self, key: str) -> Path:
+        """Where the array of a key lies; spread over 256 folders."""
+        return self._folder / key[:2] / f"{key}.safetensors"
+
+    def has(self, key: str) -> bool:
+        """Whether a whole file is there; a truncated one counts as absent, to be made again."""
+        path = self.path_of(key)
+        try:
+            with path.open("rb") as file:
+                header = _header(file.read(8 + _MAX_HEADER_BYTES))
+        except (OSError, DataError):
+            return False
+        return path.stat().st_size == header.end and header.metadata.get("key") == key
+
+    def get(self, key: str) -> NDArray[Any]:
+        """The array of a key.
+
+        Raises:
+            DataError: It is missing, damaged (a flipped bit is found too), or of another key.
+        """
+        path = self.path_of(key)
+        try:
+            content = path.read_bytes()
+            metadata = _header(content).metadata
+            array = load(content)[_TENSOR]
+        except FileNotFoundError as error:
+            raise DataError(f"no cached array {path.name}; run `arachne prepare` again") from error
+        except (OSError, SafetensorError, KeyError, DataError) as error:
+            raise DataError(f"{_damaged(path)}: {error}") from error
+        if metadata.get("key") != key:
+            raise DataError(f"{_damaged(path)}: it holds the array of another key")
+        if metadata.get("shape") != json.dumps(list(array.shape)):
+            raise DataError(f"{_damaged(path)}: its shape is not the one that was written")
+        if metadata.get("sha256") != _sha256(array):
+            raise DataError(f"{_damaged(path)}: its bytes are not those that were written")
+        return array
+
+    def put(self, key: str, array: NDArray[Any]) -> None:
+        """Store an array whole or not at all; an older one of the same key is replaced.
+
+        Raises:
+            DataError: The disk is full, or the folder cannot be written.
+        """
+        whole = np.ascontiguousarray(array)
+        metadata = {
+            "key": key,
+            "shape": json.dumps(list(whole.shape)),
+            "sha256": _sha256(whole),
+        }
+        write_whole(self.path_of(key), save({_TENSOR: whole}, metadata=metadata))
+
+
+def _damaged(path: Path) -> str:
+    return f"cached array {str(path)!r} is damaged; delete it and run `arachne prepare` again"
+
+
+def _sha256(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+class _Header:
+    """What the first bytes of a safetensors file promise."""
+
+    def __init__(self, metadata: dict[str, str], end: int) -> None:
+        self.metadata = metadata
+        self.end = end
+
+
+def _header(start: bytes) -> _Header:
+    """Parse a safetensors header: 8 bytes of length, JSON, then the tensors' bytes."""
+    if len(start) < 8:
+        raise DataError("the file is shorter than its header")
+    (header_bytes,) = struct.unpack("<Q", start[:8])
+    if header_bytes > _MAX_HEADER_BYTES or len(start) < 8 + header_bytes:
+        raise DataError("the file's header is not whole")
+    try:
+        table = cast(dict[str, Any], json.loads(start[8 : 8 + header_bytes]))
+        metadata = cast(dict[str, str], table["__metadata__"])
+        end = int(table[_TENSOR]["data_offsets"][1])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError("the file's header cannot be read") from error
+    return _Header(metadata, 8 + header_bytes + end)

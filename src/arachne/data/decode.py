@@ -1,0 +1,129 @@
+"""A clip's pixels, brought to its bucket: retimed by time stamps, scaled, centre-cropped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import TimeSpan
+from arachne.core.errors import DataError
+from arachne.data.picture_source import picture_frames
+from arachne.data.probe import is_picture_file, timeline_of
+from arachne.data.timed_frame import Pixels, TimedFrame
+from arachne.data.timeline import SLACK_S, Cut, Timeline, cut, retimed_count
+from arachne.data.video_source import video_frames
+
+DECODE_VERSION = 1
+"""Goes into every cache key: raise it when the same clip would give other pixels."""
+
+_LOST_SHARE = 0.1
+"""Hidden reference frames (VP8) are packets that show nothing: so many frames may be missing."""
+
+
+def decode_clip(path: Path, span: TimeSpan | None, bucket: Bucket, fps: float) -> Pixels:
+    """The clip's frames [F, H, W, 3], where frame k is the source frame nearest to k / fps.
+
+    Frames are scaled down until they just cover the bucket, in their own aspect ratio; what
+    stands out on both sides is cropped. Decoding begins at the keyframe before the span and ends
+    with the last frame that is needed.
+
+    Raises:
+        DataError: The file cannot be decoded, or decoding gives fewer frames than the bucket needs.
+    """
+    timeline = timeline_of(path)
+    part = cut(timeline, span)
+    if is_picture_file(path):
+        source = picture_frames(path, timeline)
+    else:
+        source = video_frames(path, timeline, part.first)
+    picked = _pick(_within(source, part), timeline, part, bucket, fps)
+    pixels = np.empty((bucket.frames, bucket.height, bucket.width, 3), dtype=np.uint8)
+    width, height = cover_size(timeline.width, timeline.height, bucket)
+    top, left = (height - bucket.height) // 2, (width - bucket.width) // 2
+    for index, is_repeat, frame in picked:
+        if is_repeat:
+            pixels[index] = pixels[index - 1]
+            continue
+        whole = frame.rgb(width, height)
+        pixels[index] = whole[top : top + bucket.height, left : left + bucket.width]
+    return pixels
+
+
+def cover_size(width: int, height: int, bucket: Bucket) -> tuple[int, int]:
+    """The smallest (width, height) in the source's aspect ratio that covers the bucket."""
+    scale = max(bucket.width / width, bucket.height / height)
+    return max(bucket.width, round(width * scale)), max(bucket.height, round(height * scale))
+
+
+def _within(source: Iterator[TimedFrame], part: Cut) -> Iterator[TimedFrame]:
+    for frame in source:
+        if frame.time_s >= part.end_s - SLACK_S:
+            return
+        if frame.time_s >= part.start_s - SLACK_S:
+            yield frame
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """The frames that decoding has given so far."""
+
+    count: int = 0
+    last: TimedFrame | None = None
+
+
+def _pick(
+    frames: Iterator[TimedFrame], timeline: Timeline, part: Cut, bucket: Bucket, fps: float
+) -> Iterator[tuple[int, bool, TimedFrame]]:
+    """(index in the clip, whether it repeats the one before, frame) for each frame of the clip.
+
+    A frame is final once a later one is known, which is farther from the wanted time.
+    """
+    seen = _Seen()
+    index, previous = 0, None
+    for frame in frames:
+        seen.count += 1
+        while index < bucket.frames and seen.last is not None:
+            wanted_s = part.start_s + index / fps
+            if wanted_s - seen.last.time_s > frame.time_s - wanted_s:
+                break
+            yield index, seen.last is previous, seen.last
+            previous = seen.last
+            index += 1
+        seen.last = frame
+        if index == bucket.frames:
+            break
+    _refuse_lost_frames(seen, timeline, part)
+    assert seen.last is not None
+    while index < bucket.frames:
+        if index >= _num_found(seen.last, timeline, part, fps):
+            raise _too_few(seen, timeline, part, bucket, fps)
+        yield index, seen.last is previous, seen.last
+        previous = seen.last
+        index += 1
+
+
+def _num_found(last: TimedFrame, timeline: Timeline, part: Cut, fps: float) -> int:
+    """How many frames at `fps` there are until the last decoded frame's display ends."""
+    is_last = last.time_s >= float(timeline.times_s[part.stop - 1]) - SLACK_S
+    end_s = part.end_s if is_last else last.time_s + timeline.interval_s
+    return retimed_count(end_s - part.start_s, fps)
+
+
+def _refuse_lost_frames(seen: _Seen, timeline: Timeline, part: Cut) -> None:
+    if seen.last is None:
+        raise DataError(f"no frame was decoded; the file lists {part.stop - part.first}")
+    reached = int(np.searchsorted(timeline.times_s, seen.last.time_s + SLACK_S))
+    listed = min(reached, part.stop) - part.first
+    if listed - seen.count > max(1.0, _LOST_SHARE * listed):
+        raise DataError(f"{seen.count} frames were decoded where the file lists {listed}")
+
+
+def _too_few(seen: _Seen, timeline: Timeline, part: Cut, bucket: Bucket, fps: float) -> DataError:
+    assert seen.last is not None
+    found = _num_found(seen.last, timeline, part, fps)
+    return DataError(
+        f"{seen.count} frames were decoded, which give {found} "
+        f"at {fps:g} fps; bucket {bucket} needs {bucket.frames}"
+    )

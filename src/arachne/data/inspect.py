@@ -1,0 +1,165 @@
+"""Inspect a dataset: probe every file, shape every clip, and say what became of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from arachne.core.clip import Clip
+from arachne.core.errors import DataError
+from arachne.core.ledger import Ledger, LedgerRow
+from arachne.core.model_shape import Geometry
+from arachne.data.file_identity import content_of
+from arachne.data.layouts import read_clips
+from arachne.data.probe import timeline_of
+from arachne.data.shapes import ShapeRules, shape_of
+from arachne.data.source_path import source_path
+from arachne.data.timeline import Timeline, facts_of
+
+Progress = Callable[[int, int], None]
+"""Called with (clips done, clips in all)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileJob:
+    """All clips of one file, by their place in the dataset: the file is scanned once for them."""
+
+    root: Path
+    path: str
+    clips: tuple[tuple[int, Clip], ...]
+    rules: ShapeRules
+    geometry: Geometry
+
+
+_Rows = list[tuple[int, LedgerRow]]
+
+
+def inspect_dataset(
+    root: Path,
+    rules: ShapeRules,
+    geometry: Geometry,
+    missing_caption: str,
+    num_workers: int,
+    progress: Progress | None = None,
+) -> Ledger:
+    """The ledger of a dataset: one row per clip, in the dataset's order; nothing is written.
+
+    With more than one worker files are probed in processes of their own (spawned: the caller's
+    script needs the usual `if __name__ == "__main__"`), and a file that kills its process is a
+    rejected row.
+
+    Raises:
+        DataError: There is no dataset, its table cannot be read, or a caption is missing.
+        ConfigError: A length is not legal for the model.
+    """
+    rules.check(geometry)
+    clips = read_clips(root, missing_caption)
+    jobs = _jobs(root, clips, rules, geometry)
+    is_inline = num_workers <= 1 or len(jobs) == 1
+    finished = map(_inspect_file, jobs) if is_inline else _in_processes(jobs, num_workers)
+    rows: dict[int, LedgerRow] = {}
+    for file_rows in finished:
+        rows.update(file_rows)
+        if progress is not None:
+            progress(len(rows), len(clips))
+    return Ledger(rows=tuple(rows[index] for index in range(len(clips))))
+
+
+def rejected(clip: Clip, reason: str, content: str = "", arithmetic: str = "") -> LedgerRow:
+    """The row of a clip that cannot be trained."""
+    return LedgerRow(
+        clip=clip,
+        status="rejected",
+        arithmetic=arithmetic,
+        reason=reason,
+        bucket=None,
+        num_tokens=0,
+        content=content,
+    )
+
+
+def _jobs(
+    root: Path, clips: Sequence[Clip], rules: ShapeRules, geometry: Geometry
+) -> list[_FileJob]:
+    by_path: dict[str, list[tuple[int, Clip]]] = {}
+    for index, clip in enumerate(clips):
+        by_path.setdefault(clip.path, []).append((index, clip))
+    return [
+        _FileJob(root=root, path=path, clips=tuple(group), rules=rules, geometry=geometry)
+        for path, group in by_path.items()
+    ]
+
+
+def _inspect_file(job: _FileJob) -> _Rows:
+    content = ""
+    try:
+        path = source_path(job.root, job.path)
+        content = content_of(path)
+        timeline = timeline_of(path)
+    except DataError as error:
+        reason = str(error)
+    except OSError as error:
+        reason = f"the file cannot be read: {error.strerror or error}"
+    else:
+        return [(index, _row(clip, timeline, job, content)) for index, clip in job.clips]
+    return [(index, rejected(clip, reason, content)) for index, clip in job.clips]
+
+
+def _row(clip: Clip, timeline: Timeline, job: _FileJob, content: str) -> LedgerRow:
+    try:
+        facts = facts_of(timeline, clip.span)
+    except DataError as error:
+        return rejected(clip, str(error), content)
+    shaping = shape_of(facts, job.rules, job.geometry)
+    if shaping.bucket is None:
+        return rejected(clip, shaping.reason, content, shaping.arithmetic)
+    note = _span_note(clip, timeline)
+    return LedgerRow(
+        clip=clip,
+        status="trimmed" if note else shaping.status,
+        arithmetic=shaping.arithmetic,
+        reason="; ".join(text for text in (note, shaping.reason) if text),
+        bucket=shaping.bucket,
+        num_tokens=job.geometry.num_tokens(shaping.bucket),
+        content=content,
+    )
+
+
+def _span_note(clip: Clip, timeline: Timeline) -> str:
+    if clip.span is None or clip.span.end_s <= timeline.end_s + timeline.interval_s:
+        return ""
+    return f"the span ends at {clip.span.end_s:.2f} s but the file at {timeline.end_s:.2f} s"
+
+
+def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]:
+    """Rows of each job as it finishes; jobs that were in a pool that broke run again, alone."""
+    orphans: list[_FileJob] = []
+    context = get_context("spawn")
+    with ProcessPoolExecutor(min(num_workers, len(jobs)), mp_context=context) as pool:
+        waiting: dict[Future[_Rows], _FileJob] = {}
+        for job in jobs:
+            try:
+                waiting[pool.submit(_inspect_file, job)] = job
+            except BrokenProcessPool:
+                orphans.append(job)
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                job = waiting.pop(future)
+                try:
+                    yield future.result()
+                except BrokenProcessPool:
+                    orphans.append(job)
+    for job in orphans:
+        yield _alone(job)
+
+
+def _alone(job: _FileJob) -> _Rows:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(_inspect_file, job).result()
+        except BrokenProcessPool:
+            reason = "reading the file ended the process that read it"
+            return [(index, rejected(clip, reason)) for index, clip in job.clips]

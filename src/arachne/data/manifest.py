@@ -1,0 +1,107 @@
+"""The manifest: a ledger as one Parquet file, one row per clip."""
+
+import io
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import Clip, TimeSpan
+from arachne.core.errors import ArachneError, DataError
+from arachne.core.ledger import Ledger, LedgerRow, Status
+from arachne.data.atomic_file import write_whole
+
+# pyarrow ships no types.
+pa: Any = pyarrow
+pq: Any = pyarrow.parquet
+
+_VERSION = b"1"
+_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("start_s", pa.float64()),
+        pa.field("end_s", pa.float64()),
+        pa.field("caption", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("arithmetic", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("frames", pa.int32()),
+        pa.field("num_tokens", pa.int64(), nullable=False),
+        pa.field("content", pa.string(), nullable=False),
+    ],
+    metadata={"arachne_manifest": _VERSION},
+)
+
+
+def write_manifest(ledger: Ledger, path: Path) -> None:
+    """Write a ledger, whole or not at all.
+
+    Raises:
+        DataError: The disk is full, or the folder cannot be written.
+    """
+    table = pa.Table.from_pylist([_as_dict(row) for row in ledger.rows], schema=_SCHEMA)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def read_manifest(path: Path) -> Ledger:
+    """The ledger that was written.
+
+    Raises:
+        DataError: The file is missing, damaged, or no manifest of this version.
+    """
+    try:
+        table = pq.read_table(io.BytesIO(path.read_bytes()))
+        if not table.schema.equals(_SCHEMA):
+            raise DataError("it has other columns")
+        metadata: dict[bytes, bytes] = table.schema.metadata or {}
+        version = metadata.get(b"arachne_manifest")
+        if version != _VERSION:
+            raise DataError(f"it is of version {version!r}, this program reads {_VERSION!r}")
+        rows = cast(list[dict[str, Any]], table.to_pylist())
+        return Ledger(rows=tuple(_as_row(row) for row in rows))
+    except (OSError, pa.ArrowException, ArachneError, AssertionError) as error:
+        raise DataError(f"manifest {str(path)!r} cannot be read: {error}") from error
+
+
+def _as_dict(row: LedgerRow) -> dict[str, Any]:
+    span, bucket = row.clip.span, row.bucket
+    return {
+        "path": row.clip.path,
+        "start_s": span.start_s if span else None,
+        "end_s": span.end_s if span else None,
+        "caption": row.clip.caption,
+        "status": row.status,
+        "arithmetic": row.arithmetic,
+        "reason": row.reason,
+        "width": bucket.width if bucket else None,
+        "height": bucket.height if bucket else None,
+        "frames": bucket.frames if bucket else None,
+        "num_tokens": row.num_tokens,
+        "content": row.content,
+    }
+
+
+def _as_row(row: dict[str, Any]) -> LedgerRow:
+    status: Status = row["status"]
+    if status not in ("kept", "trimmed", "rejected"):
+        raise DataError(f"unknown status {status!r}")
+    span = bucket = None
+    if row["end_s"] is not None:
+        span = TimeSpan(start_s=row["start_s"], end_s=row["end_s"])
+    if row["frames"] is not None:
+        bucket = Bucket(width=row["width"], height=row["height"], frames=row["frames"])
+    return LedgerRow(
+        clip=Clip(path=row["path"], caption=row["caption"], span=span),
+        status=status,
+        arithmetic=row["arithmetic"],
+        reason=row["reason"],
+        bucket=bucket,
+        num_tokens=row["num_tokens"],
+        content=row["content"],
+    )

@@ -1,0 +1,120 @@
+"""Stills and animated pictures, read with Pillow: JPEG, PNG, WebP, AVIF, BMP, TIFF.
+
+GIF is read as video, which learns its times without decoding each frame.
+"""
+
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, ImageSequence
+
+from arachne.core.errors import DataError
+from arachne.data.limits import MAX_PICTURE_FRAMES, check_frame_size
+from arachne.data.timed_frame import Pixels, TimedFrame
+from arachne.data.timeline import Timeline
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF", "MPO")
+_ANIMATED = ("PNG", "WEBP", "AVIF")
+_SWAPPING = (5, 6, 7, 8)
+"""EXIF orientations that turn a picture by a quarter."""
+
+_EXIF_ORIENTATION = 0x0112
+_SHORTEST_S = 0.02
+_DEFAULT_S = 0.1
+"""Browsers show frames that claim less than 20 ms for 100 ms."""
+
+
+def is_picture(head: bytes) -> bool:
+    """Whether a file's first 16 bytes are those of a picture that this file reads."""
+    return (
+        head.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"MM\0*"))
+        or (head.startswith(b"RIFF") and head[8:12] == b"WEBP")
+        or head[4:12] in (b"ftypavif", b"ftypavis")
+    )
+
+
+def scan_picture(path: Path) -> Timeline:
+    """The timeline of a picture; a still is one frame.
+
+    Raises:
+        DataError: It cannot be decoded, or is over a limit.
+    """
+    with _opened(path) as image:
+        width, height = image.size
+        if image.getexif().get(_EXIF_ORIENTATION) in _SWAPPING:
+            width, height = height, width
+        starts_s, end_s = _times_s(image)
+    count = len(starts_s)
+    return Timeline(
+        width=width,
+        height=height,
+        pts=np.arange(count, dtype=np.int64),
+        key_pts=np.zeros(1, dtype=np.int64),
+        times_s=np.array(starts_s),
+        end_s=end_s,
+    )
+
+
+def picture_frames(path: Path, timeline: Timeline) -> Iterator[TimedFrame]:
+    """All frames of a picture, in order.
+
+    Raises:
+        DataError: It cannot be decoded.
+    """
+    with _opened(path) as image:
+        for index, frame in enumerate(ImageSequence.Iterator(image)):
+            if index >= timeline.num_frames:
+                return
+            upright = _as_rgb(ImageOps.exif_transpose(frame))
+
+            def rgb(width: int, height: int, upright: Image.Image = upright) -> Pixels:
+                resized = upright.resize((width, height), Image.Resampling.LANCZOS)
+                return np.asarray(resized, dtype=np.uint8)
+
+            yield TimedFrame(time_s=float(timeline.times_s[index]), rgb=rgb)
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[Any, None, None]:
+    """An image whose size was checked before any of its pixels was decoded."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns below its own limit; ours, checked next, is lower still.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+                check_frame_size(*image.size)
+                yield image
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise DataError(f"the picture cannot be decoded: {error}") from error
+
+
+def _times_s(image: Any) -> tuple[list[float], float]:
+    """Start of each frame and the end; decodes every frame, since only that proves it whole."""
+    count = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
+    if count > MAX_PICTURE_FRAMES:
+        raise DataError(f"it has {count:,} frames; the limit is {MAX_PICTURE_FRAMES:,}")
+    starts_s: list[float] = []
+    end_s = 0.0
+    for index in range(count):
+        image.seek(index)
+        image.load()
+        shown_s = float(image.info.get("duration", 0.0)) / 1000.0
+        starts_s.append(end_s)
+        end_s += shown_s if shown_s >= _SHORTEST_S else _DEFAULT_S
+    return starts_s, end_s
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """8-bit RGB; what is transparent becomes white, 16-bit greys keep their range."""
+    if image.mode.startswith("I"):
+        grey = np.asarray(image).astype(np.float64) / 257.0
+        return Image.fromarray(np.clip(np.rint(grey), 0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        canvas = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return Image.alpha_composite(canvas, layer).convert("RGB")
+    return image.convert("RGB")

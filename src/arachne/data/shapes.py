@@ -1,0 +1,137 @@
+"""From what a file holds to the bucket that its clip trains in, with the arithmetic shown."""
+
+from dataclasses import dataclass
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import MediaFacts
+from arachne.core.errors import ConfigError
+from arachne.core.ledger import Status
+from arachne.core.model_shape import Geometry
+from arachne.core.units import count_text
+from arachne.data.frame_size import FrameSize, NoFrameSize, frame_size
+from arachne.data.timeline import retimed_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRules:
+    """What clips are brought to.
+
+    Attributes:
+        fps: Frames per second that the model learns.
+        resolution: A frame has at most `resolution * resolution` pixels.
+        frame_buckets: Legal lengths; stills always take 1.
+    """
+
+    fps: float
+    resolution: int
+    frame_buckets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.fps <= 240.0:
+            raise ConfigError(f"data.fps is {self.fps}; it must be between 0.1 and 240")
+        if self.resolution < 1:
+            raise ConfigError(f"data.resolution is {self.resolution}; it must be at least 1")
+        if not self.frame_buckets:
+            raise ConfigError("data.frame_buckets is empty; name at least one length, such as 81")
+
+    def check(self, geometry: Geometry) -> None:
+        """Refuse lengths that the model would cut in silence.
+
+        Raises:
+            ConfigError: Names the length and the nearest legal ones.
+        """
+        for frames in self.frame_buckets:
+            legal = geometry.legal_frames_up_to(frames)
+            if legal != frames:
+                above = legal if frames < legal else legal + geometry.frame_step
+                nearest = f"{legal}" if frames < legal else f"{legal} or {above}"
+                raise ConfigError(
+                    f"data.frame_buckets holds {frames}, but the model takes "
+                    f"{geometry.frame_step}k+1 frames; use {nearest}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaping:
+    """What becomes of a clip: the fields of its ledger row that follow from its shape."""
+
+    bucket: Bucket | None
+    arithmetic: str
+    status: Status
+    reason: str
+
+
+def shape_of(facts: MediaFacts, rules: ShapeRules, geometry: Geometry) -> Shaping:
+    """The bucket of a clip: the longest length that it fills, in its own aspect ratio."""
+    is_still = facts.fps == 0.0
+    count = 1 if is_still else retimed_count(facts.num_frames / facts.fps, rules.fps)
+    read = _frames_read(facts, rules.fps, count)
+    frames = _bucket_frames(facts, rules, count)
+    if frames is None:
+        return Shaping(
+            bucket=None,
+            arithmetic=read,
+            status="rejected",
+            reason=_too_short(facts, rules, geometry, count),
+        )
+    arithmetic = f"{read} → {frames}"
+    size = frame_size(facts.width, facts.height, rules.resolution, geometry.side_multiple)
+    if isinstance(size, NoFrameSize):
+        return Shaping(bucket=None, arithmetic=arithmetic, status="rejected", reason=size.reason)
+    notes = [_cut_note(rules, count, frames), _rate_note(facts, rules), _size_note(facts, size)]
+    return Shaping(
+        bucket=Bucket(width=size.width, height=size.height, frames=frames),
+        arithmetic=arithmetic,
+        status="kept" if count == frames else "trimmed",
+        reason="; ".join(note for note in notes if note),
+    )
+
+
+def _frames_read(facts: MediaFacts, fps: float, count: int) -> str:
+    """`101f@23.976 → 67f@16`, or `1f` for a still."""
+    if facts.fps == 0.0:
+        return "1f"
+    return f"{facts.num_frames}f@{_rate_text(facts.fps)} → {count}f@{_rate_text(fps)}"
+
+
+def _rate_text(fps: float) -> str:
+    return f"{fps:.3f}".rstrip("0").rstrip(".")
+
+
+def _bucket_frames(facts: MediaFacts, rules: ShapeRules, count: int) -> int | None:
+    if facts.fps == 0.0:
+        return 1
+    return max((frames for frames in rules.frame_buckets if frames <= count), default=None)
+
+
+def _too_short(facts: MediaFacts, rules: ShapeRules, geometry: Geometry, count: int) -> str:
+    return (
+        f"{count_text(facts.num_frames, 'frame')} at {_rate_text(facts.fps)} fps give {count} at "
+        f"{_rate_text(rules.fps)} fps; the shortest length in data.frame_buckets needs "
+        f"{min(rules.frame_buckets)}; nearest that fits: {geometry.legal_frames_up_to(count)}"
+    )
+
+
+def _cut_note(rules: ShapeRules, count: int, frames: int) -> str:
+    if count == frames:
+        return ""
+    unused = count_text(count - frames, "frame")
+    verb = "is" if count - frames == 1 else "are"
+    if frames == 1:
+        shortest = min((f for f in rules.frame_buckets if f > 1), default=None)
+        needed = f", shorter than {shortest} frames" if shortest else ""
+        return f"used as a still{needed}; {unused} {verb} not used"
+    return f"{unused} at the end {verb} not used"
+
+
+def _rate_note(facts: MediaFacts, rules: ShapeRules) -> str:
+    if not 0.0 < facts.fps < rules.fps * (1.0 - 1e-3):
+        return ""
+    return f"{_rate_text(facts.fps)} fps is below {_rate_text(rules.fps)}: frames are repeated"
+
+
+def _size_note(facts: MediaFacts, size: FrameSize) -> str:
+    if (facts.width, facts.height) == (size.width, size.height):
+        return ""
+    crop = f", {size.cropped_share:.1%} cropped" if size.cropped_share >= 5e-4 else ""
+    return f"{facts.width}x{facts.height} → {size.width}x{size.height}{crop}"

@@ -1,0 +1,14 @@
+"""A clip as a dataset lists it, before it is known what a missing caption means."""
+
+from dataclasses import dataclass
+
+from arachne.core.clip import TimeSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncaptioned:
+    """A clip whose caption may be missing (None or empty)."""
+
+    path: str
+    caption: str | None
+    span: TimeSpan | None = None

@@ -1,0 +1,150 @@
+"""The timeline of a video from its packets: the header's frame count is only a hint."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from arachne.core.errors import DataError
+from arachne.data.limits import MAX_FRAMES, check_frame_size
+from arachne.data.timeline import Timeline, seconds_of_stamps
+from arachne.data.video_file import opened_video
+
+_MISSING_SHARE = 0.02
+_MISSING_S = 0.5
+"""A file that lacks more than this of what its header promises was cut short."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Packets:
+    """What the packets of one video stream say."""
+
+    stamps: list[int | None] = field(default_factory=list[int | None])
+    key_stamps: list[int] = field(default_factory=list[int])
+    last_pts: int = -1
+    last_ticks: int = 0
+    first_frame: VideoFrame | None = None
+
+    def add(self, packet: "Packet[VideoStream]") -> None:
+        """Count one packet; the first frame is decoded on the way, for what only it knows."""
+        if packet.is_corrupt:
+            raise DataError(
+                f"the file is damaged or cut short: packet {len(self.stamps) + 1} is not whole"
+            )
+        if self.first_frame is None:
+            decoded = packet.decode()
+            self.first_frame = decoded[0] if decoded else None
+        if packet.size == 0 or packet.is_discard:
+            return
+        self.stamps.append(packet.pts)
+        if packet.pts is None:
+            return
+        if packet.is_keyframe:
+            self.key_stamps.append(packet.pts)
+        if packet.pts > self.last_pts:
+            self.last_pts, self.last_ticks = packet.pts, packet.duration or 0
+
+
+def scan_video(path: Path) -> Timeline:
+    """Read all packets of a video, and decode its first frame.
+
+    Raises:
+        DataError: It has no frame, is damaged, cut short or over a limit.
+    """
+    packets = _Packets()
+    with opened_video(path) as (container, stream):
+        for packet in container.demux(stream):
+            packets.add(packet)
+            if len(packets.stamps) > MAX_FRAMES:
+                raise DataError(f"it has more than {MAX_FRAMES:,} frames; cut it into parts")
+        if not packets.stamps:
+            raise DataError(f"it has no frames; its header says {stream.frames:,}")
+        if packets.first_frame is None:
+            raise DataError(f"none of its {len(packets.stamps)} packets gives a frame")
+        width, height = upright_size(packets.first_frame, stream)
+        timeline = _timeline(packets, stream, width, height)
+        _refuse_cut_short(timeline, stream, path.stat().st_size)
+        return timeline
+
+
+def rotation_of(frame: VideoFrame) -> int:
+    """Quarter turns counter-clockwise that bring a frame upright, 0 to 3.
+
+    Raises:
+        DataError: The display matrix turns by another angle.
+    """
+    turns, rest = divmod(frame.rotation, 90)
+    if rest:
+        raise DataError(f"it is rotated by {frame.rotation} degrees; only quarter turns are read")
+    return turns % 4
+
+
+def upright_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
+    """(width, height) of a frame after pixel aspect and rotation.
+
+    Raises:
+        DataError: The size is over a limit.
+    """
+    check_frame_size(frame.width, frame.height)
+    aspect = stream.sample_aspect_ratio or Fraction(1)
+    width, height = max(1, round(frame.width * aspect)), frame.height
+    check_frame_size(width, height)
+    return (height, width) if rotation_of(frame) % 2 else (width, height)
+
+
+def _timeline(packets: _Packets, stream: VideoStream, width: int, height: int) -> Timeline:
+    count = len(packets.stamps)
+    rate = stream.average_rate or stream.guessed_rate
+    has_stamps = None not in packets.stamps and stream.time_base is not None
+    if has_stamps:
+        stamps = cast(list[int], packets.stamps)
+        pts = np.sort(np.array(stamps, dtype=np.int64))
+        assert stream.time_base is not None
+        times_s, end_s = seconds_of_stamps(pts, stream.time_base, rate, packets.last_ticks)
+    else:
+        if not rate:
+            raise DataError("it has neither time stamps nor a frame rate")
+        pts = np.empty(0, dtype=np.int64)
+        times_s, end_s = np.arange(count) / float(rate), count / float(rate)
+    return Timeline(
+        width=width,
+        height=height,
+        pts=pts,
+        key_pts=np.unique(np.array(packets.key_stamps if has_stamps else [], dtype=np.int64)),
+        times_s=times_s,
+        end_s=end_s,
+    )
+
+
+def _refuse_cut_short(timeline: Timeline, stream: VideoStream, file_bytes: int) -> None:
+    found = timeline.num_frames
+    entries = stream.index_entries
+    if len(entries) and entries[-1].pos + entries[-1].size > file_bytes:
+        raise DataError(
+            f"the file is cut short: its index lists {len(entries)} frames, {found} are there"
+        )
+    is_trimmed = len(entries) and len(entries) <= found  # an edit list hides part of the frames
+    if not is_trimmed and stream.frames * (1.0 - _MISSING_SHARE) > found + 2:
+        raise DataError(
+            f"the file is cut short: its header says {stream.frames:,} frames, {found} are there"
+        )
+    promised_s = _duration_tag_s(stream.metadata.get("DURATION", ""))
+    if promised_s * (1.0 - _MISSING_SHARE) > timeline.end_s + _MISSING_S:
+        raise DataError(
+            f"the file is cut short: its header says {promised_s:.2f} s, "
+            f"{timeline.end_s:.2f} s are there"
+        )
+
+
+def _duration_tag_s(text: str) -> float:
+    """Seconds of Matroska's per-stream tag `00:00:02.400000000`; 0 if it is not there."""
+    try:
+        hours, minutes, seconds = (float(part) for part in text.split(":"))
+    except ValueError:
+        return 0.0
+    return hours * 3600.0 + minutes * 60.0 + seconds

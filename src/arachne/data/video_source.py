@@ -1,0 +1,91 @@
+"""Frames of a video, decoded from the keyframe before the first one wanted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.reformatter import Colorspace, Interpolation
+from av.video.stream import VideoStream
+
+from arachne.core.errors import DataError
+from arachne.data.deinterlace import deinterlaced
+from arachne.data.timed_frame import Pixels, TimedFrame
+from arachne.data.timeline import Timeline
+from arachne.data.video_file import opened_video
+from arachne.data.video_scan import rotation_of, upright_size
+
+_SEEKABLE = ("mov", "matroska")
+"""Containers whose index leads to a keyframe exactly; others are decoded from the start."""
+
+_UNSPECIFIED_COLORS = 2
+_HD_HEIGHT = 720
+"""Untagged video is BT.709 from this height on and BT.601 below, as players have it."""
+
+_FILTER = Interpolation.LANCZOS | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
+
+
+def video_frames(path: Path, timeline: Timeline, first: int) -> Iterator[TimedFrame]:
+    """Frames in order of time, from the `first` of the timeline or an earlier one on.
+
+    Raises:
+        DataError: A packet cannot be decoded, or the frames change their size.
+    """
+    key_pts = _key_before(timeline, first)
+    if key_pts is not None:
+        with opened_video(path) as (container, stream):
+            if any(name in _SEEKABLE for name in container.format.name.split(",")):
+                container.seek(key_pts, stream=stream)
+                frames = deinterlaced(_decoded(container, stream), stream)
+                frame = next(frames, None)
+                if frame is not None and frame.pts is not None and frame.pts <= key_pts:
+                    yield _timed(frame, stream, timeline, 0)
+                    for later in frames:
+                        yield _timed(later, stream, timeline, 0)
+                    return
+    with opened_video(path) as (container, stream):
+        frames = deinterlaced(_decoded(container, stream), stream)
+        for order, frame in enumerate(frames):
+            yield _timed(frame, stream, timeline, order)
+
+
+def _key_before(timeline: Timeline, first: int) -> int | None:
+    """The last keyframe at or before a frame; None if decoding starts at the beginning anyway."""
+    if first == 0 or not len(timeline.pts):
+        return None
+    before = timeline.key_pts[timeline.key_pts <= timeline.pts[first]]
+    return int(before[-1]) if len(before) and before[-1] > timeline.pts[0] else None
+
+
+def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    for packet in container.demux(stream):
+        yield from packet.decode()
+
+
+def _timed(frame: VideoFrame, stream: VideoStream, timeline: Timeline, order: int) -> TimedFrame:
+    size = upright_size(frame, stream)
+    if size != (timeline.width, timeline.height):
+        raise DataError(
+            f"its frames change from {timeline.width}x{timeline.height} to {size[0]}x{size[1]}"
+        )
+
+    def rgb(width: int, height: int) -> Pixels:
+        return _upright_rgb(frame, width, height)
+
+    return TimedFrame(time_s=timeline.time_of(frame.pts, order), rgb=rgb)
+
+
+def _upright_rgb(frame: VideoFrame, width: int, height: int) -> Pixels:
+    if frame.is_corrupt:
+        raise DataError("a frame is damaged")
+    turns = rotation_of(frame)
+    if turns % 2:
+        width, height = height, width
+    colors = None
+    if frame.colorspace == _UNSPECIFIED_COLORS:
+        colors = Colorspace.ITU709 if frame.height >= _HD_HEIGHT else Colorspace.ITU601
+    scaled = frame.reformat(
+        width=width, height=height, format="rgb24", interpolation=_FILTER, src_colorspace=colors
+    )
+    return np.rot90(np.asarray(scaled.to_ndarray(), dtype=np.uint8), turns)

@@ -1,0 +1,1 @@
+"""Puts the slots of a plan on the ranks of a cluster."""

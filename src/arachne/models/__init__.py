@@ -1,0 +1,1 @@
+"""The model interface, one file per family, and the encoders."""

@@ -1,0 +1,52 @@
+"""Encoders by the names that a run file gives them."""
+
+from pathlib import Path
+
+from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.models.codec import DctCodec
+from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
+from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.models.pretrained_text import open_text_encoder
+from arachne.models.pretrained_vae import open_video_encoder
+
+
+def video_encoder_named(
+    name_or_folder: str, *, family: str = "wan", device: str = "cpu"
+) -> VideoEncoder:
+    """`dct`, or the autoencoder in a folder; its compression must be the family's.
+
+    Raises:
+        ConfigError: The folder holds no autoencoder that is known, or one of another compression.
+    """
+    encoder = (
+        DctCodec()
+        if name_or_folder == "dct"
+        else open_video_encoder(Path(name_or_folder), device=device)
+    )
+    geometry = family_named(family).geometry
+    found = (encoder.temporal_compression, encoder.spatial_compression)
+    needed = (geometry.temporal_compression, geometry.spatial_compression)
+    if found != needed:
+        raise ConfigError(
+            f"model.video_encoder {name_or_folder!r} compresses {found[0]} frames x {found[1]} "
+            f"pixels, but family {family!r} needs {needed[0]} x {needed[1]}; name another encoder"
+        )
+    return encoder
+
+
+def text_encoder_named(
+    name_or_folder: str,
+    num_tokens: int,
+    *,
+    hashed_size: int = HASHED_TEXT_SIZE,
+    device: str = "cpu",
+) -> TextEncoder:
+    """`hashed`, with states `hashed_size` wide, or the encoder in a folder.
+
+    Raises:
+        ConfigError: The folder holds no encoder that is known, or transformers is not installed.
+    """
+    if name_or_folder == "hashed":
+        return HashedTextEncoder(num_tokens=num_tokens, text_size=hashed_size)
+    return open_text_encoder(Path(name_or_folder), num_tokens=num_tokens, device=device)

@@ -1,0 +1,99 @@
+"""What the trainer asks of a model and of its encoders; one file per family fills it in.
+
+Shape suffixes:
+  B batch   C latent channels   F latent frames   H latent height   W latent width
+  L text tokens   D text width
+"""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from arachne.core.model_shape import ModelShape
+from arachne.core.sequence_layout import SequenceLayout
+
+
+class VideoModel(Protocol):
+    """A video diffusion transformer that predicts the velocity of flow matching.
+
+    The convention: x(sigma) = (1 − sigma) · x0 + sigma · noise, and velocity = noise − x0.
+    """
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its sizes, as planning sees them."""
+        ...
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that holds the parameters; the runtime hooks it as `layout` says."""
+        ...
+
+    @property
+    def layout(self) -> SequenceLayout:
+        """How `module` is cut along the sequence."""
+        ...
+
+    def predict(
+        self, latents_BCFHW: torch.Tensor, sigma_B: torch.Tensor, text_BLD: torch.Tensor
+    ) -> torch.Tensor:
+        """The velocity at noise level `sigma_B` (0 = clean, 1 = noise), shaped like the latents.
+
+        Every dtype may come in; the velocity has the latents' dtype.
+        """
+        ...
+
+
+class VideoEncoder(Protocol):
+    """A frozen autoencoder; the data room calls `encode` and keeps what it returns.
+
+    Frames are uint8 [F, H, W, 3], latents float32 [C, f, h, w] of about unit variance.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever `encode` would return other latents."""
+        ...
+
+    @property
+    def latent_channels(self) -> int:
+        """Channels of the latents."""
+        ...
+
+    @property
+    def temporal_compression(self) -> int:
+        """Frames per latent frame, the first frame apart."""
+        ...
+
+    @property
+    def spatial_compression(self) -> int:
+        """Pixels per latent, on each side."""
+        ...
+
+    def encode(self, frames: np.ndarray) -> np.ndarray:
+        """Latents of one clip."""
+        ...
+
+    def decode(self, latents: np.ndarray) -> np.ndarray:
+        """Frames of one clip."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """A frozen text encoder; states are float32 [L, D], padded with zeros."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever `encode` would return other states."""
+        ...
+
+    @property
+    def text_size(self) -> int:
+        """Width of a token state."""
+        ...
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Token states of one caption; the empty caption is the one that guidance compares to."""
+        ...

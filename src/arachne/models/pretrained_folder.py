@@ -1,0 +1,44 @@
+"""What pretrained encoders have in common: a folder with a config.json, and a digest of it all."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arachne.core.errors import ConfigError
+
+
+def read_config(folder: Path, *, setting: str, needed: str) -> Mapping[str, Any]:
+    """The folder's `config.json`; `setting` and `needed` are words for the message.
+
+    Raises:
+        ConfigError: The folder or its config.json is not there, or cannot be read.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        found = "the folder has no config.json" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(f"{setting} {str(folder)!r}: {found}; name {needed}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{setting}: cannot read {str(path)!r}: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{setting}: {str(path)!r} holds no table of options; name {needed}")
+    return config
+
+
+def content_digest(*folders: Path) -> str:
+    """Digest of the names and bytes of all files in the folders; no times, no absolute paths.
+
+    It reads every weight, at 1-2 GB/s: a digest of sizes alone would take a fine-tuned encoder
+    for the original and mix their latents in one cache.
+    """
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                with path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+                digest.update(f"{path.name}\0{content}\n".encode())
+    return digest.hexdigest()[:16]

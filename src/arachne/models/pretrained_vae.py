@@ -1,0 +1,146 @@
+"""Video autoencoders of diffusers behind our interface; the weights are loaded when first used.
+
+Shape suffixes:
+  B batch (one clip)   C channels   F frames   H height   W width
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arachne.core.errors import ConfigError, DataError
+from arachne.models.pretrained_folder import content_digest, read_config
+
+_SETTING = "model.video_encoder"
+_CLASS_NAME = "AutoencoderKLWan"
+_DEFAULT_COMPRESSION = {"scale_factor_temporal": 4, "scale_factor_spatial": 8}
+"""Wan 2.1's config.json has no such keys; the class then takes these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedVideoEncoder:
+    """Wan's causal video autoencoder; `open_video_encoder` checks a folder and makes one.
+
+    Latents are the mode of the encoder's distribution, normalised per channel with the config's
+    `latents_mean` and `latents_std`, as Wan was trained on them.
+
+    Attributes:
+        folder: Where config.json and the weights lie.
+        latent_channels: Channels of the latents.
+        temporal_compression: Frames per latent frame, the first frame apart.
+        spatial_compression: Pixels per latent, on each side.
+        device: Where it runs.
+    """
+
+    folder: Path
+    latent_channels: int
+    temporal_compression: int
+    spatial_compression: int
+    device: str = "cpu"
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the config and of all weights."""
+        return f"vae-{self._digest}"
+
+    @cached_property
+    def _digest(self) -> str:
+        return content_digest(self.folder)
+
+    @torch.no_grad()
+    def encode(self, frames: np.ndarray) -> np.ndarray:
+        """Latents float32 [C, f, h, w] of frames uint8 [F, H, W, 3].
+
+        Raises:
+            DataError: Frame count or sides do not fit the compression.
+        """
+        self._check_frames(frames)
+        pixels_FHWC = torch.from_numpy(np.ascontiguousarray(frames)).to(self.device)
+        pixels_BCFHW = pixels_FHWC.permute(3, 0, 1, 2)[None].to(torch.float32) / 127.5 - 1.0
+        latents_BCFHW = self._vae.encode(pixels_BCFHW).latent_dist.mode()
+        mean, std = self._mean_and_std
+        return ((latents_BCFHW - mean) / std)[0].cpu().numpy()
+
+    @torch.no_grad()
+    def decode(self, latents: np.ndarray) -> np.ndarray:
+        """Frames uint8 [F, H, W, 3] of latents [C, f, h, w]."""
+        mean, std = self._mean_and_std
+        latents_BCFHW = torch.from_numpy(latents.astype(np.float32))[None].to(self.device)
+        pixels_BCFHW = self._vae.decode(latents_BCFHW * std + mean).sample
+        pixels_FHWC = ((pixels_BCFHW[0].clamp(-1.0, 1.0) + 1.0) * 127.5).round().permute(1, 2, 3, 0)
+        return pixels_FHWC.to(torch.uint8).cpu().numpy()
+
+    def _check_frames(self, frames: np.ndarray) -> None:
+        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not frames.size:
+            raise DataError(
+                f"frames are {frames.dtype} of shape {frames.shape}; encoding needs uint8 "
+                "[frames, height, width, 3]"
+            )
+        step, side = self.temporal_compression, self.spatial_compression
+        below = (len(frames) - 1) // step * step + 1
+        if below != len(frames):
+            raise DataError(
+                f"{len(frames)} frames are not {step}k+1; nearest that fit: "
+                f"{below} or {below + step}"
+            )
+        if frames.shape[1] % side or frames.shape[2] % side:
+            raise DataError(
+                f"frames of {frames.shape[2]}x{frames.shape[1]} pixels: both sides must be "
+                f"multiples of {side}"
+            )
+
+    @cached_property
+    def _vae(self) -> Any:
+        from diffusers import AutoencoderKLWan  # pyright: ignore[reportPrivateImportUsage]
+
+        loader: Any = AutoencoderKLWan  # its decorated methods confuse type checkers
+        try:
+            vae = loader.from_pretrained(
+                str(self.folder), torch_dtype=torch.float32, local_files_only=True
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{_SETTING} {str(self.folder)!r}: weights cannot be loaded: {error}"
+            ) from error
+        return vae.to(self.device).eval().requires_grad_(False)
+
+    @cached_property
+    def _mean_and_std(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Per-channel figures of the config, shaped to broadcast over [B, C, F, H, W]."""
+        mean, std = (
+            torch.tensor(values, dtype=torch.float32, device=self.device).view(1, -1, 1, 1, 1)
+            for values in (self._vae.config.latents_mean, self._vae.config.latents_std)
+        )
+        return mean, std
+
+
+def open_video_encoder(folder: Path, *, device: str = "cpu") -> PretrainedVideoEncoder:
+    """The autoencoder in a diffusers pipeline's folder (`vae` in it), or in the folder itself.
+
+    Reads only config.json; weights are loaded when the first clip is encoded.
+
+    Raises:
+        ConfigError: The folder holds no such autoencoder.
+    """
+    if (folder / "vae" / "config.json").is_file():
+        folder = folder / "vae"
+    needed = f"'dct', or a diffusers folder with an {_CLASS_NAME}"
+    config = read_config(folder, setting=_SETTING, needed=needed)
+    if config.get("_class_name") != _CLASS_NAME:
+        raise ConfigError(
+            f"{_SETTING} {str(folder)!r} holds a {config.get('_class_name')}; name {needed}"
+        )
+    temporal, spatial = (
+        int(config.get(name, default)) for name, default in _DEFAULT_COMPRESSION.items()
+    )
+    return PretrainedVideoEncoder(
+        folder=folder,
+        latent_channels=int(config.get("z_dim", 16)),
+        temporal_compression=temporal,
+        spatial_compression=spatial,
+        device=device,
+    )

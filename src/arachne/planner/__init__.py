@@ -1,0 +1,1 @@
+"""Chooses the cascades of a step, their degrees and their order."""

@@ -1,0 +1,104 @@
+"""The blocks of one ladder as a tree, and the loads of an assignment on it.
+
+Every GPU runs its cascades from the largest block to the smallest. Blocks are nested or disjoint,
+so all members of a block become free at the same moment and nothing ever waits: a GPU's load is the
+sum of the work on the path from the root to its leaf, and planning is balancing the leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arachne.core.blocks import blocks
+
+ROOT = 0
+"""Node 0 stands above all blocks, with no GPUs and no work, so that the forest is a tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTree:
+    """Nodes are blocks, largest degree first, so that a parent comes before its children.
+
+    Attributes:
+        gpus: The block of each node; empty for the root.
+        parents: Parent of each node; the root is its own.
+        children: Children of each node.
+    """
+
+    gpus: tuple[tuple[int, ...], ...]
+    parents: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_nodes(self) -> int:
+        """Blocks, and the root."""
+        return len(self.gpus)
+
+
+def block_tree(num_gpus: int, ladder: Sequence[int]) -> BlockTree:
+    """The tree of all blocks of a ladder of degrees."""
+    gpus: list[tuple[int, ...]] = [()]
+    parents = [ROOT]
+    smallest_over = [ROOT] * num_gpus
+    for degree in sorted(ladder, reverse=True):
+        for block in blocks(num_gpus, degree):
+            parents.append(smallest_over[block[0]])
+            for gpu in block:
+                smallest_over[gpu] = len(gpus)
+            gpus.append(block)
+    children: list[list[int]] = [[] for _ in gpus]
+    for node, parent in enumerate(parents):
+        if node != ROOT:
+            children[parent].append(node)
+    return BlockTree(gpus=tuple(gpus), parents=tuple(parents), children=tuple(map(tuple, children)))
+
+
+class TreeLoads:
+    """Seconds of work on each block, and what follows from them; changed in place.
+
+    Attributes:
+        tree: The blocks.
+        work_s: Work assigned to each block itself.
+        below_s: Of each node, the largest load that waits in its subtree after its own work.
+    """
+
+    def __init__(self, tree: BlockTree) -> None:
+        self.tree = tree
+        self.work_s = [0.0] * tree.num_nodes
+        self.below_s = [0.0] * tree.num_nodes
+
+    @property
+    def makespan_s(self) -> float:
+        """Load of the most loaded GPU."""
+        return self.below_s[ROOT]
+
+    def add(self, node: int, seconds: float) -> None:
+        """Add work (or remove it, if negative) and update the loads above."""
+        work_s, below_s, children = self.work_s, self.below_s, self.tree.children
+        work_s[node] += seconds
+        while node != ROOT:
+            parent = self.tree.parents[node]
+            largest_s = max([work_s[child] + below_s[child] for child in children[parent]])
+            if largest_s == below_s[parent]:
+                return
+            below_s[parent] = largest_s
+            node = parent
+
+    def peaks_s(self) -> list[float]:
+        """Of each node, the load of the most loaded GPU beneath it."""
+        work_s, below_s, parents = self.work_s, self.below_s, self.tree.parents
+        until_s = [0.0] * len(work_s)
+        peaks_s = [below_s[ROOT]] * len(work_s)
+        for node in range(1, len(work_s)):
+            until_s[node] = ended_s = until_s[parents[node]] + work_s[node]
+            peaks_s[node] = ended_s + below_s[node]
+        return peaks_s
+
+    def critical_path(self) -> list[int]:
+        """Blocks from the root to the most loaded leaf; ties to the first block."""
+        work_s, below_s, children = self.work_s, self.below_s, self.tree.children
+        path: list[int] = []
+        node = ROOT
+        while children[node]:
+            node = max(children[node], key=lambda child: work_s[child] + below_s[child])
+            path.append(node)
+        return path

@@ -1,0 +1,70 @@
+"""What a planner is given, and what it gives back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from arachne.core.batch import Batch
+from arachne.core.cascade import Cascade
+from arachne.core.plan import Plan
+
+SHORTEST_S = 1e-9
+"""Shorter launches count as this long, so that the starts on a GPU order its launches strictly."""
+
+
+class LaunchCosts(Protocol):
+    """Costs of launches; they depend on shape, number of clips and GPUs, not on which clips."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of one GPU that training may use; for messages."""
+        ...
+
+    def launch_s(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
+        """Seconds that the launch keeps these GPU slots busy."""
+        ...
+
+    def launch_bytes(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
+        """Memory that each of these GPU slots needs; for messages."""
+        ...
+
+    def fits(self, cascade: Cascade, gpus: tuple[int, ...]) -> bool:
+        """Whether the launch can run on these GPU slots."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningProblem:
+    """One step's clips and where they may run.
+
+    Attributes:
+        batch: The clips.
+        num_gpus: GPU slots 0 … num_gpus − 1.
+        degrees: Degrees that may be used, ascending; `core.blocks` names their blocks.
+        costs: What a launch costs.
+        stack_tokens: Clips of one shape may share a cascade of at most this many tokens.
+        seed: Seed of the search.
+        iterations: Search steps after the warm start.
+    """
+
+    batch: Batch
+    num_gpus: int
+    degrees: tuple[int, ...]
+    costs: LaunchCosts
+    stack_tokens: int = 0
+    seed: int = 0
+    iterations: int = 2000
+
+    def __post_init__(self) -> None:
+        assert self.degrees, "at least one degree is allowed"
+        assert list(self.degrees) == sorted(set(self.degrees)), self.degrees
+        assert self.degrees[0] >= 1, self.degrees
+        assert self.degrees[-1] <= self.num_gpus, self.degrees
+
+    def duration_s(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
+        """Seconds of a launch, at least `SHORTEST_S`."""
+        return max(self.costs.launch_s(cascade, gpus), SHORTEST_S)
+
+
+Planner = Callable[[PlanningProblem], Plan]
+"""Raises InfeasibleError if it knows no plan for the problem."""

@@ -1,0 +1,1 @@
+"""Tables, timelines and pages made from traces and ledgers; needs no torch."""

@@ -1,0 +1,142 @@
+"""The files of a run directory: their names in one place, and how they are written and read.
+
+RUN_DIR/
+├── run.resolved.toml       every setting of the run
+├── metrics.jsonl           one StepMetrics a line
+├── plans.jsonl             one PlacedPlan a line
+├── batches.jsonl           one Batch a line: which clip a plan's slot is
+├── traces/rank-00000.jsonl one RankLog a line, a file for each rank
+├── ledger.parquet          the manifest: what became of each clip
+├── comparison.json         strategies against each other, if they were compared
+├── samples/*.png           pictures, if some were drawn
+├── report.html             the page
+└── trace.perfetto.json     for https://ui.perfetto.dev
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from arachne.core.batch import Batch
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.rank_log import RankLog
+from arachne.core.strict_json import to_json
+from arachne.reporting.json_lines import append_line, read_json_lines
+
+RESOLVED_CONFIG = "run.resolved.toml"
+METRICS = "metrics.jsonl"
+PLANS = "plans.jsonl"
+BATCHES = "batches.jsonl"
+TRACES = "traces"
+MANIFEST = "ledger.parquet"
+COMPARISON = "comparison.json"
+SAMPLES = "samples"
+REPORT = "report.html"
+PERFETTO = "trace.perfetto.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One line of `metrics.jsonl`.
+
+    A figure that is not finite is written as null and comes back as None.
+
+    Attributes:
+        step: The optimizer step.
+        loss: Mean over the step's clips by their weights; None if it was not finite.
+        kind: `validation` rows hold a held-out loss, and nothing else has to be set.
+        grad_norm: Global norm before clipping.
+        lr: Learning rate of this step.
+        step_s: Measured seconds.
+        idle_ratio: Measured idle ratio, 0 to 1.
+        tokens: Video tokens that were trained.
+        modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
+        planner: Who made the step's plan.
+    """
+
+    step: int
+    loss: float | None
+    kind: Literal["train", "validation"] = "train"
+    grad_norm: float | None = None
+    lr: float | None = None
+    step_s: float | None = None
+    idle_ratio: float | None = None
+    tokens: int | None = None
+    modelled_step_s: float | None = None
+    planner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """`metrics.jsonl` in order of step, each step once; notes say what was skipped."""
+
+    train: tuple[StepMetrics, ...] = ()
+    validation: tuple[StepMetrics, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def rank_log_path(run_dir: Path, rank: int) -> Path:
+    """Where one rank writes its logs."""
+    return run_dir / TRACES / f"rank-{rank:05d}.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWriter:
+    """Appends to the files of one run directory; holds no open file, so it can be pickled.
+
+    Rank 0 writes metrics, plans and batches; every rank writes its own log.
+    """
+
+    run_dir: Path
+
+    def write_metrics(self, metrics: StepMetrics) -> None:
+        """Append one row to `metrics.jsonl`."""
+        append_line(self.run_dir / METRICS, to_json(metrics))
+
+    def write_plan(self, plan: PlacedPlan) -> None:
+        """Append one plan to `plans.jsonl`."""
+        append_line(self.run_dir / PLANS, to_json(plan))
+
+    def write_batch(self, batch: Batch) -> None:
+        """Append one batch to `batches.jsonl`; it gives the plan's slots their clips' names."""
+        append_line(self.run_dir / BATCHES, to_json(batch))
+
+    def write_rank_log(self, log: RankLog) -> None:
+        """Append one step's log to the file of its rank."""
+        append_line(rank_log_path(self.run_dir, log.rank), to_json(log))
+
+
+def read_metrics(run_dir: Path) -> Metrics:
+    """The run's metrics; where a resumed run repeated a step, the later row counts.
+
+    Raises:
+        DataError: A row has another shape.
+    """
+    lines = read_json_lines(run_dir / METRICS, StepMetrics)
+    latest = {(row.kind, row.step): row for row in lines.values}
+    ordered = sorted(latest.values(), key=lambda row: row.step)
+    return Metrics(
+        train=tuple(row for row in ordered if row.kind == "train"),
+        validation=tuple(row for row in ordered if row.kind == "validation"),
+        notes=lines.notes,
+    )
+
+
+def read_plans(run_dir: Path) -> tuple[dict[int, PlacedPlan], tuple[str, ...]]:
+    """Plans by step, the latest of each, and notes on skipped lines.
+
+    Raises:
+        DataError: A row has another shape.
+    """
+    lines = read_json_lines(run_dir / PLANS, PlacedPlan)
+    return {plan.step: plan for plan in lines.values}, lines.notes
+
+
+def read_batches(run_dir: Path) -> tuple[dict[int, Batch], tuple[str, ...]]:
+    """Batches by step, the latest of each, and notes on skipped lines.
+
+    Raises:
+        DataError: A row has another shape.
+    """
+    lines = read_json_lines(run_dir / BATCHES, Batch)
+    return {batch.step: batch for batch in lines.values}, lines.notes

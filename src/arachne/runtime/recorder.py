@@ -1,0 +1,137 @@
+"""What a rank does, moment by moment: at any time it does one thing, and each change is a span."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from arachne.core.rank_log import RankEvent, RankLog
+from arachne.core.trace import Span, SpanKind
+from arachne.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRecord:
+    """One collective that a rank issued, for the laws on who may wait for whom.
+
+    Attributes:
+        launch: Index of the launch in the plan; None between launches.
+        ranks: The group, as global ranks.
+        operation: For example `all_to_all`.
+        num_elements: Elements that the members hold together; equal on all of them.
+        dtype: Of the tensor.
+    """
+
+    launch: int | None
+    ranks: tuple[int, ...]
+    operation: str
+    num_elements: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenEvent:
+    kind: SpanKind
+    launch: int | None
+    meeting: int | None
+    start: Any
+    end: Any
+
+
+class Recorder:
+    """Records the spans of one rank, one step at a time; also keeps a ledger of collectives.
+
+    The ledger grows only while `keeps_ledger` is set.
+    """
+
+    def __init__(self, *, rank: int, world_size: int, clock: Clock) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.clock = clock
+        self.keeps_ledger = False
+        self.ledger: list[CollectiveRecord] = []
+        self._events: list[_OpenEvent] = []
+        self._doing: list[tuple[SpanKind, int | None, int | None]] = []
+        self._since: Any = None
+        self._launch: int | None = None
+        self._meetings: Counter[int | None] = Counter()
+
+    @contextmanager
+    def doing(self, kind: SpanKind) -> Iterator[None]:
+        """Everything inside is one kind of work, but for what is recorded inside it."""
+        with self._state(kind, None):
+            yield
+
+    @contextmanager
+    def launch(self, index: int) -> Iterator[None]:
+        """Everything inside belongs to one launch, and computes unless it says otherwise."""
+        assert self._launch is None, "launches do not nest"
+        self._launch = index
+        try:
+            with self._state("compute", None):
+                yield
+        finally:
+            self._launch = None
+
+    @contextmanager
+    def collective(
+        self, operation: str, ranks: tuple[int, ...], num_elements: int, dtype: str
+    ) -> Iterator[None]:
+        """One collective; its running number in the launch is the same on all its members."""
+        if self.keeps_ledger:
+            self.ledger.append(
+                CollectiveRecord(
+                    launch=self._launch,
+                    ranks=ranks,
+                    operation=operation,
+                    num_elements=num_elements,
+                    dtype=dtype,
+                )
+            )
+        meeting = self._meetings[self._launch]
+        self._meetings[self._launch] += 1
+        with self._state("communicate" if self._launch is not None else "reduce", meeting):
+            yield
+
+    def finish(self, *, step: int, planner: str) -> RankLog:
+        """The log of the step that is over; the recorder is empty again."""
+        assert not self._doing, "a step is finished outside all recorded work"
+        stamps = [stamp for event in self._events for stamp in (event.start, event.end)]
+        seconds = iter(self.clock.seconds(stamps))
+        events: list[RankEvent] = []
+        for event in self._events:
+            start_s, end_s = next(seconds), next(seconds)
+            span = Span(
+                rank=self.rank, kind=event.kind, start_s=start_s, end_s=end_s, launch=event.launch
+            )
+            events.append(RankEvent(span=span, meeting=event.meeting))
+        self._events.clear()
+        self._meetings.clear()
+        return RankLog(
+            step=step,
+            planner=planner,
+            rank=self.rank,
+            world_size=self.world_size,
+            events=tuple(events),
+        )
+
+    @contextmanager
+    def _state(self, kind: SpanKind, meeting: int | None) -> Iterator[None]:
+        self._change()
+        self._doing.append((kind, self._launch, meeting))
+        try:
+            yield
+        finally:
+            self._change()
+            self._doing.pop()
+
+    def _change(self) -> None:
+        """Close the stretch that ends now, and open the next one."""
+        now = self.clock.stamp()
+        if self._doing:
+            kind, launch, meeting = self._doing[-1]
+            self._events.append(
+                _OpenEvent(kind=kind, launch=launch, meeting=meeting, start=self._since, end=now)
+            )
+        self._since = now

@@ -1,0 +1,97 @@
+"""Join and leave the world of ranks that torchrun or our launcher describes to each process."""
+
+# pyright: reportPrivateImportUsage=false
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, rendezvous
+
+from arachne.core.errors import ConfigError
+
+DeviceKind = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One rank's view of all ranks.
+
+    Attributes:
+        rank: This rank.
+        size: Ranks.
+        device: Where this rank computes.
+        store: Key-value store that all ranks reach; plans travel through it.
+        timeout_s: How long to wait for a rank that does not answer.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    store: Store
+    timeout_s: float
+
+
+def resolved_device_kind(kind: DeviceKind) -> Literal["cpu", "cuda"]:
+    """`auto` becomes `cuda` where a GPU can be used.
+
+    Raises:
+        ConfigError: `cuda` was asked for but there is no GPU.
+    """
+    available = torch.cuda.is_available()
+    if kind == "cuda" and not available:
+        raise ConfigError("run.device is 'cuda' but torch finds no GPU; use 'auto' or 'cpu'")
+    return "cuda" if kind != "cpu" and available else "cpu"
+
+
+def default_num_ranks(kind: DeviceKind) -> int:
+    """One rank per GPU; without GPUs one per CPU core, from 2 to 8 (cascades need company)."""
+    if resolved_device_kind(kind) == "cuda":
+        return torch.cuda.device_count()
+    return min(max(len(os.sched_getaffinity(0)), 2), 8)
+
+
+def is_under_torchrun() -> bool:
+    """Whether a launcher already described this process as one rank of a world."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def join_world(kind: DeviceKind, timeout_s: float) -> World:
+    """Join the world that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
+
+    Every rank calls it once, before any other function of the runtime.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    device_kind = resolved_device_kind(kind)
+    if device_kind == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(1)
+    dist.init_process_group(
+        "nccl" if device_kind == "cuda" else "gloo",
+        store=PrefixStore("groups", store),
+        rank=rank,
+        world_size=size,
+        timeout=timeout,
+    )
+    store.set_timeout(timeout)
+    return World(
+        rank=rank,
+        size=size,
+        device=device,
+        store=PrefixStore("arachne", store),
+        timeout_s=timeout_s,
+    )
+
+
+def leave_world() -> None:
+    """Give up all process groups; every rank calls it last."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Runs a placed plan on modelled hardware."""

@@ -1,0 +1,148 @@
+"""Measure this machine in the first seconds: launches of the dataset's own shapes, all ranks busy.
+
+Every degree is measured with all its blocks at work at once, since ranks that share a memory bus
+slow each other down in training too.
+"""
+
+from datetime import timedelta
+from statistics import median
+
+import torch
+
+from arachne.core.blocks import blocks
+from arachne.core.bucket import Bucket
+from arachne.core.cascade import Cascade
+from arachne.core.families import family_named
+from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
+from arachne.core.rank_log import RankLog, trace_from_logs
+from arachne.core.strict_json import from_json, to_json
+from arachne.core.trace import Trace
+from arachne.cost.calibration import Calibration, Measurement, fit_device
+from arachne.cost.cluster_files import machine_cluster
+from arachne.runtime.executor import run_launches
+from arachne.runtime.world import World
+from arachne.trainer.session import Session
+
+_SHAPES = 5
+_REPEATS = 3
+
+
+def calibrated(session: Session) -> Calibration:
+    """The cluster of this run with measured rates; the same on all ranks, who call it together.
+
+    Leaves no gradient behind.
+    """
+    tokens = measured_shapes(session)
+    degrees = sorted({1, *(d for d in session.degrees if session.world.size % d == 0)})
+    measurements: list[Measurement] = []
+    for degree in degrees:
+        # The first launch of a degree pays for warming up.
+        _measure(session, tokens[0], degree)
+        for bucket in tokens:
+            measurements += _measure(session, bucket, degree)
+    session.optimizer.clear_gradients()
+    world = session.world
+    if world.rank == 0:
+        guess = machine_cluster(
+            world.size,
+            like="h100" if world.device.type == "cuda" else "cpu",
+            memory_bytes=_memory_bytes(world),
+        )
+        fitted = fit_device(
+            session.model.shape,
+            guess,
+            measurements,
+            element_bytes=torch.finfo(session.dtype).bits // 8,
+        )
+        world.store.set("calibration", to_json(fitted))
+    world.store.wait(["calibration"], timedelta(seconds=world.timeout_s))
+    return from_json(world.store.get("calibration"), Calibration, what="calibration")
+
+
+def measured_shapes(session: Session) -> list[Bucket]:
+    """A few buckets of the dataset from the smallest to the largest, spread over token counts."""
+    geometry = family_named(session.model.shape.family).geometry
+    found = {row.bucket for row in session.prepared.train.rows if row.bucket is not None}
+    ordered = sorted(found, key=lambda bucket: (geometry.num_tokens(bucket), bucket))
+    last = len(ordered) - 1
+    chosen = {round(last * index / (_SHAPES - 1)) for index in range(_SHAPES)}
+    return [ordered[index] for index in sorted(chosen)]
+
+
+def _measure(session: Session, bucket: Bucket, degree: int) -> list[Measurement]:
+    """Median over repeats of one shape on all blocks of one degree; one value, on every rank."""
+    world = session.world
+    num_tokens = family_named(session.model.shape.family).geometry.num_tokens(bucket)
+    cascade = Cascade(module="dit", slots=(0,), bucket=bucket, num_tokens=num_tokens)
+    plan = PlacedPlan(
+        step=0,
+        planner="measurement",
+        world_size=world.size,
+        launches=tuple(
+            PlacedLaunch(cascade=cascade, ranks=ranks, start_s=0.0, duration_s=0.0)
+            for ranks in blocks(world.size, degree)
+        ),
+    )
+    results = [_measured_once(session, plan, degree) for _ in range(_REPEATS)]
+    return [
+        Measurement(
+            num_tokens=num_tokens,
+            num_clips=1,
+            degree=degree,
+            compute_s=median(compute_s for compute_s, _ in results),
+            communicate_s=median(communicate_s for _, communicate_s in results),
+        )
+    ]
+
+
+def _measured_once(session: Session, plan: PlacedPlan, degree: int) -> tuple[float, float]:
+    """Seconds computing and communicating, on the slowest rank."""
+    bucket = plan.launches[0].cascade.bucket
+    shape = session.model.shape
+    grid = family_named(shape.family).geometry.latent_grid(bucket)
+    device, wide = session.world.device, torch.promote_types(session.dtype, torch.float32)
+    latents = torch.ones(1, shape.latent_channels, *grid, device=device, dtype=wide)
+    text = torch.ones(1, *session.null_text.shape, device=device, dtype=wide)
+    sigma = torch.full((1,), 0.5, device=device, dtype=wide)
+
+    def work(launch: PlacedLaunch) -> None:
+        loss = session.model.predict(latents, sigma, text).pow(2).mean()
+        (loss / launch.degree).backward()
+
+    run_launches(
+        plan,
+        rank=session.world.rank,
+        groups=session.groups,
+        recorder=session.recorder,
+        work=work,
+    )
+    log = session.recorder.finish(step=0, planner=plan.planner)
+    trace = shared_trace(session.world, log)
+    by_kind = [
+        [
+            sum(s.duration_s for s in trace.spans if s.rank == rank and s.kind == kind)
+            for rank in range(session.world.size)
+        ]
+        for kind in ("compute", "communicate")
+    ]
+    return max(by_kind[0]), max(by_kind[1]) if degree > 1 else 0.0
+
+
+def shared_trace(world: World, log: RankLog) -> Trace:
+    """The logs of all ranks as one trace, on every rank; for worlds of one machine."""
+    world.store.set(f"log/{world.rank}", to_json(log))
+    torch.distributed.barrier()
+    keys = [f"log/{rank}" for rank in range(world.size)]
+    logs = [from_json(world.store.get(key), RankLog, what="rank log") for key in keys]
+    torch.distributed.barrier()
+    return trace_from_logs(logs)
+
+
+def _memory_bytes(world: World) -> float:
+    """Memory that one rank may use: the GPU's, or its share of the machine's."""
+    if world.device.type == "cuda":
+        return float(torch.cuda.get_device_properties(world.device).total_memory)
+    import os
+
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return 0.9 * pages * page_bytes / world.size

@@ -1,0 +1,63 @@
+"""From a step's batch to the placed plan that all ranks run; needs no torch, runs anywhere."""
+
+from dataclasses import dataclass
+
+from arachne.core.batch import Batch
+from arachne.core.blocks import allowed_degrees
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.plan_rules import check_placed_plan
+from arachne.cost.model import CostModel
+from arachne.mapper.placement import place
+from arachne.planner.problem import PlanningProblem
+from arachne.planner.registry import planner_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """All that one step's plan depends on; travels to the planning process by pickle.
+
+    Attributes:
+        batch: The step's clips.
+        costs: The cost model; its cluster is where the plan runs.
+        planner: Name of the planner.
+        max_degree: Most GPUs that one cascade may use; 0 = no limit but the world.
+        stack_tokens: Clips of one shape may share a cascade of at most this many tokens.
+        seed: Seed of the search.
+        iterations: Search steps.
+    """
+
+    batch: Batch
+    costs: CostModel
+    planner: str = "arachne"
+    max_degree: int = 0
+    stack_tokens: int = 1024
+    seed: int = 0
+    iterations: int = 2000
+
+    @property
+    def problem(self) -> PlanningProblem:
+        """The request as planners read it."""
+        num_gpus = self.costs.cluster.num_gpus
+        return PlanningProblem(
+            batch=self.batch,
+            num_gpus=num_gpus,
+            degrees=allowed_degrees(num_gpus, self.max_degree or num_gpus),
+            costs=self.costs,
+            stack_tokens=self.stack_tokens,
+            seed=self.seed,
+            iterations=self.iterations,
+        )
+
+
+def plan_batch(request: PlanRequest) -> PlacedPlan:
+    """Plan, place and check one step.
+
+    Raises:
+        ConfigError: No planner has this name.
+        InfeasibleError: A clip does not fit on the cluster.
+    """
+    cluster = request.costs.cluster
+    plan = planner_named(request.planner)(request.problem)
+    placed = place(plan, cluster, request.batch.step)
+    check_placed_plan(placed, request.batch, cluster.num_gpus)
+    return placed

@@ -1,0 +1,171 @@
+"""Everything that one rank holds while it trains."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from arachne.core.blocks import allowed_degrees
+from arachne.core.cluster import Cluster
+from arachne.core.errors import ConfigError
+from arachne.core.model_shape import ModelShape
+from arachne.cost.model import CostModel
+from arachne.models.encoders import text_encoder_named, video_encoder_named
+from arachne.models.interface import TextEncoder, VideoEncoder, VideoModel
+from arachne.models.wan import WanModel, build_wan, load_wan
+from arachne.runtime.clock import clock_for
+from arachne.runtime.process_groups import ProcessGroups
+from arachne.runtime.recorder import Recorder
+from arachne.runtime.sequence_parallel import install
+from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
+from arachne.runtime.world import World
+from arachne.trainer.config import ModelSettings, RunConfig
+from arachne.trainer.planning import PlanRequest
+from arachne.trainer.preparation import Prepared, Progress, prepare
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+Say = Callable[[str], None]
+"""Told one line of text; only rank 0 says something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One rank's model, data, groups and optimizer; all ranks open theirs together.
+
+    Attributes:
+        null_text: Token states [L, D] of the empty caption.
+    """
+
+    world: World
+    config: RunConfig
+    run_dir: Path
+    prepared: Prepared
+    video_encoder: VideoEncoder
+    text_encoder: TextEncoder
+    model: VideoModel
+    null_text: Tensor
+    recorder: Recorder
+    groups: ProcessGroups
+    optimizer: ShardedOptimizer
+    say: Say
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and activations."""
+        return DTYPES[self.config.model.dtype]
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degrees that plans may use in this world."""
+        return run_degrees(self.config, self.world.size, self.model.shape, self.world.device.type)
+
+    def costs(self, cluster: Cluster) -> CostModel:
+        """The cost model of this model on a cluster."""
+        return CostModel(
+            model=self.model.shape,
+            cluster=cluster,
+            element_bytes=torch.finfo(self.dtype).bits // 8,
+        )
+
+    def plan_request(self, step: int, cluster: Cluster, planner: str | None = None) -> PlanRequest:
+        """What the plan of a step depends on."""
+        settings = self.config.planner
+        chosen = self.prepared.train.step_batch(
+            seed=self.config.run.seed, step=step, num_clips=self.config.batch.clips
+        )
+        return PlanRequest(
+            batch=chosen.batch,
+            costs=self.costs(cluster),
+            planner=planner or settings.name,
+            max_degree=self.degrees[-1],
+            stack_tokens=settings.stack_tokens,
+            seed=self.config.run.seed,
+            iterations=settings.iterations,
+        )
+
+
+def run_degrees(
+    config: RunConfig, world_size: int, shape: ModelShape, device_type: str
+) -> tuple[int, ...]:
+    """Degrees that plans may use; on GPUs no rank may be left without an attention head."""
+    limit = config.planner.max_degree or world_size
+    if device_type == "cuda":
+        limit = min(limit, shape.num_heads)
+    return allowed_degrees(world_size, min(limit, world_size))
+
+
+def open_session(world: World, config: RunConfig, *, say: Say, progress: Progress) -> Session:
+    """Prepare the data, build the model and all groups; every rank calls it at the same moment.
+
+    Raises:
+        ConfigError: The encoders and the model do not fit each other.
+        DataError: No clip can be used.
+    """
+    run_dir = Path(config.run.dir)
+    video_encoder = video_encoder_named(config.model.video_encoder, family=config.model.family)
+    text_encoder = text_encoder_named(
+        config.model.text_encoder, config.model.num_text_tokens, device="cpu"
+    )
+    prepared = prepare(
+        world,
+        config,
+        manifest=run_dir / "ledger.parquet",
+        video_encoder=video_encoder,
+        text_encoder=text_encoder,
+        progress=progress,
+    )
+    model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
+    model.module.to(world.device)
+    install(model.module, model.layout)
+    recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
+    degrees = run_degrees(config, world.size, model.shape, world.device.type)
+    groups = ProcessGroups(world, degrees, recorder)
+    options = AdamWOptions(
+        betas=config.optimizer.betas,
+        eps=config.optimizer.eps,
+        weight_decay=config.optimizer.weight_decay,
+    )
+    return Session(
+        world=world,
+        config=config,
+        run_dir=run_dir,
+        prepared=prepared,
+        video_encoder=video_encoder,
+        text_encoder=text_encoder,
+        model=model,
+        null_text=torch.from_numpy(text_encoder.encode("")),
+        recorder=recorder,
+        groups=groups,
+        optimizer=ShardedOptimizer(model.module, groups.world, options),
+        say=say,
+    )
+
+
+def built_model(
+    settings: ModelSettings, seed: int, video_encoder: VideoEncoder, text_encoder: TextEncoder
+) -> WanModel:
+    """The model on the CPU: random weights of the run's seed, or pretrained ones.
+
+    Raises:
+        ConfigError: The encoders do not fit the pretrained model.
+    """
+    dtype = DTYPES[settings.dtype]
+    if not settings.pretrained:
+        shape = settings.shape(
+            latent_channels=video_encoder.latent_channels, text_size=text_encoder.text_size
+        )
+        return build_wan(shape, dtype=dtype, seed=seed)
+    model = load_wan(settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens)
+    for what, found, needed in (
+        ("latent channels", video_encoder.latent_channels, model.shape.latent_channels),
+        ("text width", text_encoder.text_size, model.shape.text_size),
+    ):
+        if found != needed:
+            raise ConfigError(
+                f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
+                f"{found}; name the encoders that the model was trained with"
+            )
+    return model

@@ -1,0 +1,221 @@
+"""One optimizer step on one rank: load, vote, launch, reduce, update.
+
+All ranks call `run_step` with the same plan. Ranks meet three times outside of launches: a vote
+before the first launch, the reduction after the last, and the gathering of updated parameters.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite, sqrt
+
+import torch
+
+from arachne.core.errors import DataError
+from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
+from arachne.core.rank_log import RankLog
+from arachne.runtime import collectives
+from arachne.runtime.executor import run_launches
+from arachne.trainer.dataset import ClipArrays, StepBatch
+from arachne.trainer.objective import ClipSample, clip_losses, clip_weights, training_sample
+from arachne.trainer.randomness import draw_clip
+from arachne.trainer.session import Session
+
+Read = Callable[[int], ClipArrays]
+"""Arrays of an item; raises DataError where they cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """What all ranks agreed on before the first launch.
+
+    Attributes:
+        is_kept: By slot: whether every rank that needs the clip could read it.
+        wants_stop: Whether some rank was asked to stop.
+    """
+
+    is_kept: tuple[bool, ...]
+    wants_stop: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What one step did; the same on every rank but for `log`.
+
+    Attributes:
+        loss: Mean of the clips' losses by their weights, as it was optimized.
+        clip_losses: Loss by slot; 0 for a slot that was voted out.
+        grad_norm: Global norm before clipping.
+        vote: What was agreed before the first launch.
+        is_updated: False if the gradient was not finite: then nothing changed.
+        step_s: This rank's seconds, from before loading until the parameters were shared.
+        log: This rank's events.
+    """
+
+    loss: float
+    clip_losses: tuple[float, ...]
+    grad_norm: float
+    vote: Vote
+    is_updated: bool
+    step_s: float
+    log: RankLog
+
+
+def run_step(
+    session: Session,
+    chosen: StepBatch,
+    plan: PlacedPlan,
+    *,
+    read: Read,
+    lr: float,
+    wants_stop: bool = False,
+) -> StepOutcome:
+    """Train one step; every rank calls it with the same batch, plan and learning rate.
+
+    Raises:
+        DataError: No clip of the batch can be read.
+    """
+    begin_s = time.perf_counter()
+    samples, unreadable = _loaded(session, chosen, plan, read)
+    vote = _voted(session, plan, unreadable, len(chosen.items), wants_stop)
+    losses = accumulate(session, chosen, plan, samples, vote.is_kept)
+    session.optimizer.reduce()
+    weights = batch_weights(session, chosen, vote.is_kept)
+    clip_losses, squared_norm = _summed(session, losses)
+    loss = sum(w * value for w, value in zip(weights, clip_losses, strict=True) if w)
+    grad_norm = sqrt(squared_norm) if squared_norm >= 0.0 else float("nan")
+    is_updated = isfinite(loss) and isfinite(grad_norm)
+    if is_updated:
+        limit = session.config.optimizer.max_grad_norm
+        scale = limit / grad_norm if 0.0 < limit < grad_norm else 1.0
+        with session.recorder.doing("optimizer"):
+            session.optimizer.step(lr=lr, gradient_scale=scale)
+        session.optimizer.share()
+    with session.recorder.doing("optimizer"):
+        session.optimizer.clear_gradients()
+    return StepOutcome(
+        loss=loss,
+        clip_losses=clip_losses,
+        grad_norm=grad_norm,
+        vote=vote,
+        is_updated=is_updated,
+        step_s=time.perf_counter() - begin_s,
+        log=session.recorder.finish(step=plan.step, planner=plan.planner),
+    )
+
+
+def accumulate(
+    session: Session,
+    chosen: StepBatch,
+    plan: PlacedPlan,
+    samples: dict[int, ClipSample],
+    is_kept: tuple[bool, ...],
+) -> torch.Tensor:
+    """Run this rank's launches, adding to its gradients; its share of each slot's loss, float64.
+
+    Shares sum over the ranks to the losses.
+    """
+    weights = batch_weights(session, chosen, is_kept)
+    losses = torch.zeros(len(chosen.items), dtype=torch.float64)
+
+    def work(launch: PlacedLaunch) -> None:
+        slots = [slot for slot in launch.cascade.slots if is_kept[slot]]
+        if not slots:
+            return
+        of_clips = slot_losses(session, [samples[slot] for slot in slots])
+        weight = torch.tensor([weights[slot] for slot in slots]).to(of_clips)
+        ((weight * of_clips).sum() / launch.degree).backward()
+        losses[slots] += of_clips.detach().double().cpu() / launch.degree
+
+    run_launches(
+        plan,
+        rank=session.world.rank,
+        groups=session.groups,
+        recorder=session.recorder,
+        work=work,
+    )
+    return losses
+
+
+def slot_losses(session: Session, samples: list[ClipSample]) -> torch.Tensor:
+    """Losses [B] of clips of one shape under the session's model."""
+    return clip_losses(
+        session.model,
+        samples,
+        null_text=session.null_text,
+        device=session.world.device,
+        dtype=session.dtype,
+    )
+
+
+def batch_weights(
+    session: Session, chosen: StepBatch, is_kept: tuple[bool, ...]
+) -> tuple[float, ...]:
+    """What each slot counts; kept slots sum to 1 over all ranks."""
+    num_tokens = [clip.num_tokens for clip in chosen.batch.clips]
+    return clip_weights(num_tokens, is_kept, session.config.objective.weighting)
+
+
+def sample_of_slot(
+    session: Session, chosen: StepBatch, slot: int, arrays: ClipArrays
+) -> ClipSample:
+    """A slot's clip with its noise, noise level and caption dropout: of (seed, step, slot)."""
+    draw = draw_clip(
+        seed=session.config.run.seed,
+        step=chosen.batch.step,
+        slot=slot,
+        shape=arrays.latents.shape,
+    )
+    return training_sample(arrays, draw, session.config.objective)
+
+
+def _loaded(
+    session: Session, chosen: StepBatch, plan: PlacedPlan, read: Read
+) -> tuple[dict[int, ClipSample], list[int]]:
+    """This rank's clips by slot, and the slots that cannot be read."""
+    samples: dict[int, ClipSample] = {}
+    unreadable: list[int] = []
+    with session.recorder.doing("load"):
+        for slot in slots_of_rank(plan, session.world.rank):
+            try:
+                arrays = read(chosen.items[slot])
+            except DataError:
+                unreadable.append(slot)
+            else:
+                samples[slot] = sample_of_slot(session, chosen, slot, arrays)
+    return samples, unreadable
+
+
+def slots_of_rank(plan: PlacedPlan, rank: int) -> list[int]:
+    """Slots that a rank needs, in the order of its launches."""
+    return [slot for _, launch in plan.on_rank(rank) for slot in launch.cascade.slots]
+
+
+def _voted(
+    session: Session, plan: PlacedPlan, unreadable: list[int], num_slots: int, wants_stop: bool
+) -> Vote:
+    """Agree on the plan, the clips and stopping; one collective."""
+    digest = int(plan.digest[:15], 16)
+    ballot = torch.zeros(num_slots + 3, dtype=torch.int64)
+    ballot[unreadable] = 1
+    ballot[-3:] = torch.tensor([digest, -digest, int(wants_stop)])
+    ballot = ballot.to(session.world.device)
+    collectives.all_reduce_max(ballot, session.groups.world)
+    *is_lost, highest, minus_lowest, stop = ballot.tolist()
+    if highest != -minus_lowest:
+        raise RuntimeError(f"ranks hold different plans of step {plan.step}; nothing was trained")
+    if all(is_lost):
+        raise DataError(
+            f"step {plan.step}: none of its {num_slots} clips can be read from the cache; delete "
+            f"{session.config.data.cache!r} to encode the clips again"
+        )
+    return Vote(is_kept=tuple(not lost for lost in is_lost), wants_stop=bool(stop))
+
+
+def _summed(session: Session, losses: torch.Tensor) -> tuple[tuple[float, ...], float]:
+    """Losses by slot and the squared gradient norm, over all ranks; one collective."""
+    norm = session.optimizer.squared_norm_of_shard().reshape(1)
+    totals = torch.cat([losses.to(norm.device), norm])
+    collectives.all_reduce_sum(totals, session.groups.world)
+    *clip_losses, squared_norm = totals.tolist()
+    return tuple(clip_losses), squared_norm

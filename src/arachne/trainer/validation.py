@@ -1,0 +1,65 @@
+"""Loss at fixed noise that training never sees: the same numbers at every call, on any world."""
+
+from dataclasses import replace
+
+import torch
+
+from arachne.runtime import collectives
+from arachne.trainer.objective import ClipSample
+from arachne.trainer.randomness import draw_clip
+from arachne.trainer.sampling import shifted_sigma
+from arachne.trainer.session import Session
+from arachne.trainer.step import slot_losses
+
+_STEP = 2**63
+"""Counter of validation noise; no training step reaches it."""
+
+
+def validation_loss(session: Session) -> float:
+    """Mean over the held-out clips (all clips if none are held out) and noise levels.
+
+    Every rank calls it; each takes a share of the clips, so that the sum is the same on any world.
+    """
+    data = session.prepared.held_out
+    if not data.rows:
+        data = session.prepared.train
+    losses = torch.zeros(len(data.rows), dtype=torch.float64)
+    for item in _items_of_rank(session, [row.num_tokens for row in data.rows]):
+        arrays = data.read(item)
+        with torch.no_grad():
+            for sample in _samples(session, item, arrays):
+                losses[item] += slot_losses(session, [sample]).double().cpu()[0]
+    on_device = losses.to(session.world.device)
+    collectives.all_reduce_sum(on_device, session.groups.world)
+    session.recorder.finish(step=0, planner="validation")
+    return float(on_device.mean()) / session.config.validation.noises
+
+
+def _samples(session: Session, item: int, arrays) -> list[ClipSample]:
+    """One clip at evenly spread noise levels."""
+    num_noises = session.config.validation.noises
+    draw = draw_clip(
+        seed=session.config.run.seed,
+        step=_STEP,
+        slot=item,
+        shape=arrays.latents.shape,
+        purpose="validation",
+    )
+    first = ClipSample(
+        arrays=arrays, noise=torch.from_numpy(draw.noise), sigma=0.0, has_caption=True
+    )
+    levels = [(index + 0.5) / num_noises for index in range(num_noises)]
+    shift = session.config.objective.shift
+    return [replace(first, sigma=shifted_sigma(level, shift)) for level in levels]
+
+
+def _items_of_rank(session: Session, num_tokens: list[int]) -> list[int]:
+    """Items dealt longest first to the rank with least tokens so far."""
+    loads = [0] * session.world.size
+    mine: list[int] = []
+    for item in sorted(range(len(num_tokens)), key=lambda item: (-num_tokens[item], item)):
+        rank = loads.index(min(loads))
+        loads[rank] += num_tokens[item]
+        if rank == session.world.rank:
+            mine.append(item)
+    return mine

@@ -1,0 +1,93 @@
+"""`arachne report`."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arachne.cli import report
+from arachne.core.errors import DataError
+from arachne.reporting.run_files import METRICS
+from tests.reporting.made_runs import write_made_run
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="arachne")
+    report.add_parser(parser.add_subparsers())
+    return parser.parse_args(["report", *words])
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return write_made_run(tmp_path / "first", num_steps=3)
+
+
+def test_the_page_and_the_perfetto_trace_are_written_and_named(run_dir, capsys):
+    arguments = parsed(str(run_dir))
+    assert arguments.run(arguments) == 0
+    assert (run_dir / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    events = json.loads((run_dir / "trace.perfetto.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {1, 2}
+    out = capsys.readouterr().out
+    assert f"report: {run_dir / 'report.html'}" in out
+    assert "3 steps on 4 ranks, planner arachne" in out
+
+
+def test_the_page_goes_where_output_says(run_dir, tmp_path, capsys):
+    target = tmp_path / "page.html"
+    assert report.run(parsed(str(run_dir), "--output", str(target))) == 0
+    assert target.exists()
+    assert not (run_dir / "report.html").exists()
+
+
+def test_json_prints_one_object_with_figures_and_paths(run_dir, capsys):
+    assert report.run(parsed(str(run_dir), "--json")) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["report"] == str(run_dir / "report.html")
+    assert table["figures"]["num_steps"] == 3
+    assert table["figures"]["ranks"] == 4
+    assert table["notes"] == []
+
+
+def test_a_run_without_traces_gets_no_perfetto_file(tmp_path, capsys):
+    (tmp_path / METRICS).write_text('{"step": 0, "loss": 1.0}\n')
+    assert report.run(parsed(str(tmp_path), "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["perfetto"] is None
+    assert not (tmp_path / "trace.perfetto.json").exists()
+
+
+def test_a_folder_that_is_no_run_is_an_error_of_the_user(tmp_path):
+    with pytest.raises(DataError, match="is not a run"):
+        report.run(parsed(str(tmp_path)))
+
+
+def test_a_page_that_cannot_be_written_is_an_error_that_names_it(run_dir, tmp_path):
+    target = tmp_path / "missing" / "page.html"
+    with pytest.raises(DataError, match=r"cannot write .*page\.html"):
+        report.run(parsed(str(run_dir), "--output", str(target)))
+
+
+def test_help_has_an_example(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parsed("--help")
+    assert stop.value.code == 0
+    assert "arachne report runs/first" in capsys.readouterr().out
+
+
+def test_importing_the_verb_loads_neither_torch_nor_anything_that_draws():
+    code = (
+        "import sys, arachne.cli.report, arachne.reporting.timeline, arachne.reporting.trace_files;"
+        "print(sorted({'torch', 'plotly', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": "src"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,21 @@
+"""Settings of all tests."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
+
+# Ranks are forked from the test process; the first example pays for imports.
+settings.register_profile("arachne", deadline=None)
+settings.load_profile("arachne")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_torch_thread():
+    """A process that used OpenMP threads must not fork."""
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,0 +1,241 @@
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import TimeSpan
+from arachne.core.errors import DataError
+from arachne.data import decode, video_source
+from arachne.data.decode import cover_size, decode_clip
+from tests.data.media import Look, frame_numbers, grey_frames, write_ramp, write_video
+
+SMALL = Bucket(width=64, height=48, frames=17)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pix_fmt"),
+    [
+        ("a.mp4", "libx264", "yuv420p"),
+        ("a.mkv", "libx265", "yuv420p10le"),
+        ("a.webm", "libvpx-vp9", "yuva420p"),
+        ("a.webm", "libvpx", "yuv420p"),
+        ("b.mkv", "libsvtav1", "yuv420p"),
+        ("a.avi", "mpeg4", "yuv420p"),
+        ("a.ts", "libx264", "yuv420p"),
+        ("a.mov", "mpeg4", "yuv420p"),
+    ],
+)
+def test_each_frame_is_the_one_nearest_to_its_time(
+    tmp_path: Path, name: str, codec: str, pix_fmt: str
+) -> None:
+    look = Look(codec=codec, pix_fmt=pix_fmt, fps=Fraction(25), width=128, height=96)
+    path = write_ramp(tmp_path / name, 60, look)
+    bucket = Bucket(width=128, height=96, frames=33)
+    found = frame_numbers(decode_clip(path, None, bucket, 16.0))
+    wanted = [round(k * 25 / 16) for k in range(33)]
+    assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= 1
+    exact = sum(a == b for a, b in zip(found, wanted, strict=True))
+    assert exact >= 25  # 8-bit limited range and lossy coding blur single grey steps
+
+
+def test_a_variable_rate_keeps_the_speed_of_motion(tmp_path: Path) -> None:
+    greys = [20 + 5 * index for index in range(40)]
+    times_ms = [100 * i for i in range(20)] + [2000 + round(i * 100 / 3) for i in range(20)]
+    path = write_video(tmp_path / "a.mp4", grey_frames(greys, Look()), Look(), times_ms)
+    pixels = decode_clip(path, None, Bucket(width=64, height=48, frames=25), 10.0)
+    found = [round((float(frame.mean()) - 20) / 5) for frame in pixels]
+    assert found[:20] == list(range(20))
+    assert found[20:] == [20, 23, 26, 29, 32]
+
+
+def test_a_slower_source_repeats_its_frames(tmp_path: Path) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 20, Look(fps=Fraction(8)))
+    assert frame_numbers(decode_clip(path, None, SMALL, 16.0))[:6] == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
+def test_a_span_gives_the_same_frames_as_the_whole_file(tmp_path: Path, name: str) -> None:
+    path = write_ramp(tmp_path / name, 80)
+    whole = decode_clip(path, None, Bucket(width=64, height=48, frames=77), 16.0)
+    part = decode_clip(path, TimeSpan(start_s=3.25, end_s=4.5), SMALL, 16.0)
+    assert np.array_equal(part, whole[52:69])
+
+
+def test_decoding_starts_at_the_keyframe_before_the_span_and_stops_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 96)
+    decoded: list[float] = []
+    original = video_source._timed
+
+    def spy(*arguments: object) -> object:
+        frame = original(*arguments)
+        decoded.append(frame.time_s)
+        return frame
+
+    monkeypatch.setattr(video_source, "_timed", spy)
+    decode_clip(path, TimeSpan(start_s=3.2, end_s=5.9), SMALL, 16.0)
+    assert len(decoded) <= 8 + 17 + 2
+    assert min(decoded) > 2.0
+
+
+@pytest.mark.parametrize(("rotation", "corner"), [(90, (-1, 0)), (-90, (0, -1)), (180, (-1, -1))])
+def test_rotation_is_applied(tmp_path: Path, rotation: int, corner: tuple[int, int]) -> None:
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    pixels[:24, :32] = 255  # top left as stored
+    path = write_video(tmp_path / "a.mp4", [pixels] * 5, Look(rotation=rotation))
+    turned = rotation % 180 != 0
+    bucket = Bucket(width=48 if turned else 64, height=64 if turned else 48, frames=1)
+    frame = decode_clip(path, None, bucket, 16.0)[0]
+    corners = {
+        (y, x): int(frame[y * 5 if y else 4, x * 5 if x else 4, 0])
+        for y in (0, -1)
+        for x in (0, -1)
+    }
+    assert [where for where, value in corners.items() if value > 128] == [corner]
+
+
+def test_pixels_that_are_not_square_become_square(tmp_path: Path) -> None:
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    pixels[14:34, 22:42] = 255  # 20 x 20 stored is 40 wide as shown
+    path = write_video(tmp_path / "a.mp4", [pixels] * 3, Look(pixel_aspect=Fraction(2)))
+    frame = decode_clip(path, None, Bucket(width=128, height=48, frames=1), 16.0)[0, :, :, 0]
+    assert (frame > 128).any(axis=0).sum() == pytest.approx(40, abs=2)
+    assert (frame > 128).any(axis=1).sum() == pytest.approx(20, abs=2)
+
+
+@pytest.mark.parametrize("is_tall", [False, True])
+def test_a_clip_is_cropped_at_its_centre_and_keeps_its_aspect(
+    tmp_path: Path, is_tall: bool
+) -> None:
+    image = np.zeros((60, 200, 3), np.uint8)
+    image[20:40, 90:110] = 255
+    Image.fromarray(image.swapaxes(0, 1) if is_tall else image).save(tmp_path / "a.png")
+    width, height = (30, 48) if is_tall else (48, 30)
+    bucket = Bucket(width=width, height=height, frames=1)
+    frame = decode_clip(tmp_path / "a.png", None, bucket, 16.0)[0]
+    frame = frame.swapaxes(0, 1) if is_tall else frame
+    bright = np.argwhere(frame[:, :, 0] > 128)
+    assert bright.min(axis=0).tolist() == [10, 19]
+    assert bright.max(axis=0).tolist() == [19, 28]
+
+
+def test_what_a_picture_shows_through_is_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (32, 32), (0, 0, 0, 0)).save(tmp_path / "a.png")
+    bucket = Bucket(width=32, height=32, frames=1)
+    assert decode_clip(tmp_path / "a.png", None, bucket, 16.0).min() == 255
+
+
+def test_a_16_bit_grey_keeps_its_range(tmp_path: Path) -> None:
+    Image.fromarray(np.full((32, 32), 32768, np.uint16)).save(tmp_path / "a.png")
+    bucket = Bucket(width=32, height=32, frames=1)
+    assert decode_clip(tmp_path / "a.png", None, bucket, 16.0).mean() == pytest.approx(128, abs=1)
+
+
+def test_a_gif_is_decoded(tmp_path: Path) -> None:
+    frames = [Image.new("L", (64, 48), 20 + 10 * k) for k in range(17)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:], duration=60)
+    pixels = decode_clip(tmp_path / "a.gif", None, SMALL, 100 / 6)
+    assert pixels.mean(axis=(1, 2, 3)) == pytest.approx([20 + 10 * k for k in range(17)], abs=1)
+
+
+def test_an_animated_webp_is_decoded(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (64, 48), (20 + 10 * k,) * 3) for k in range(17)]
+    frames[0].save(
+        tmp_path / "a.webp", save_all=True, append_images=frames[1:], duration=50, lossless=True
+    )
+    pixels = decode_clip(tmp_path / "a.webp", None, SMALL, 20.0)
+    assert pixels.mean(axis=(1, 2, 3)) == pytest.approx([20 + 10 * k for k in range(17)], abs=1)
+
+
+def test_interlaced_video_is_deinterlaced_and_loses_no_frame(tmp_path: Path) -> None:
+    combs = []
+    for k in range(20):
+        pixels = np.zeros((96, 128, 3), np.uint8)
+        pixels[0::2, 4 * k : 4 * k + 32] = 255
+        pixels[1::2, 4 * k + 2 : 4 * k + 34] = 255  # the second field is half a frame later
+        combs.append(pixels)
+    look = Look(
+        width=128,
+        height=96,
+        codec="mpeg2video",
+        fps=Fraction(25),
+        codec_options=(("flags", "+ildct+ilme"), ("b", "8000000")),
+    )
+    path = write_video(tmp_path / "a.mpg", combs, look)
+    clip = decode_clip(path, None, Bucket(width=128, height=96, frames=17), 25.0).astype(int)
+    rows = clip[8, :, :, 0]
+    assert np.abs(rows[10:80:2] - rows[11:81:2]).max() < 100
+    lit = [int(np.flatnonzero(frame[40, :, 0] > 128)[0]) for frame in clip]
+    assert lit == pytest.approx([4 * k for k in range(17)], abs=2)
+
+
+@pytest.mark.parametrize("tag", [None, "bt709"])
+def test_colors_follow_their_tag_or_the_size(tmp_path: Path, tag: str | None) -> None:
+    """Untagged small video is BT.601; a BT.709 tag is obeyed."""
+    import av
+    from av.video.reformatter import Colorspace
+
+    green = np.zeros((48, 64, 3), np.uint8)
+    green[:] = (40, 200, 60)
+    with av.open(str(tmp_path / "a.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=16)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        if tag:
+            stream.codec_context.colorspace = 1
+        space = Colorspace.ITU709 if tag else Colorspace.ITU601
+        for _ in range(3):
+            frame = av.VideoFrame.from_ndarray(green, format="rgb24")
+            frame = frame.reformat(format="yuv420p", dst_colorspace=space)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    bucket = Bucket(width=64, height=48, frames=1)
+    found = decode_clip(tmp_path / "a.mp4", None, bucket, 16.0)[0, 20, 20].astype(int)
+    assert np.abs(found - [40, 200, 60]).max() <= 4
+
+
+def test_too_few_frames_are_refused_with_the_arithmetic(tmp_path: Path) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 25, Look(fps=Fraction(25)))
+    message = r"25 frames were decoded, which give 16 at 16 fps; bucket 64x48x17 needs 17"
+    with pytest.raises(DataError, match=message):
+        decode_clip(path, None, SMALL, 16.0)
+
+
+def test_frames_that_the_decoder_does_not_give_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 40)
+    original = decode.video_frames
+
+    def lossy(*arguments: object) -> object:
+        return (frame for k, frame in enumerate(original(*arguments)) if k % 3)
+
+    monkeypatch.setattr(decode, "video_frames", lossy)
+    with pytest.raises(DataError, match="frames were decoded where the file lists"):
+        decode_clip(path, None, SMALL, 16.0)
+
+
+def test_damaged_packets_are_refused_and_not_trained(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    noise = [rng.integers(0, 255, (48, 64, 3), np.uint8) for _ in range(40)]
+    path = write_video(tmp_path / "a.mp4", noise, Look(options=(("movflags", "faststart"),)))
+    content = bytearray(path.read_bytes())
+    start = len(content) // 3
+    content[start : start + 20000] = bytes(20000)
+    path.write_bytes(content)
+    with pytest.raises(DataError):
+        decode_clip(path, None, Bucket(width=64, height=48, frames=33), 16.0)
+
+
+def test_the_cover_is_never_smaller_than_the_bucket() -> None:
+    assert cover_size(853, 481, Bucket(width=640, height=352, frames=1)) == (640, 361)
+    assert cover_size(48, 64, Bucket(width=48, height=64, frames=1)) == (48, 64)
+
+
+def test_a_stream_without_time_stamps_is_read_by_order(tmp_path: Path) -> None:
+    path = write_ramp(tmp_path / "a.h264", 40)
+    part = decode_clip(path, TimeSpan(start_s=1.0, end_s=2.1), SMALL, 16.0)
+    assert frame_numbers(part) == pytest.approx(list(range(16, 33)), abs=1)

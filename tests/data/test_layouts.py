@@ -1,0 +1,171 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from arachne.core.clip import Clip, TimeSpan
+from arachne.core.errors import ConfigError, DataError
+from arachne.data.layouts import read_clips
+from arachne.data.source_path import source_path
+
+
+def _table(root: Path, text: str | bytes) -> Path:
+    content = text.encode() if isinstance(text, str) else text
+    (root / "metadata.csv").write_bytes(content)
+    return root
+
+
+@pytest.mark.parametrize("column", ["video", "video_path", "path", "file_name", "media_path"])
+def test_a_table_lists_clips_in_its_order(tmp_path: Path, column: str) -> None:
+    _table(tmp_path, f"{column},caption\nb.mp4,second\na.mp4,first\n")
+    assert read_clips(tmp_path, "error") == (
+        Clip(path="b.mp4", caption="second"),
+        Clip(path="a.mp4", caption="first"),
+    )
+
+
+def test_names_of_columns_may_have_spaces_and_capitals(tmp_path: Path) -> None:
+    _table(tmp_path, " Video , Prompt ,other\na.mp4, a cat ,7\n")
+    assert read_clips(tmp_path, "error") == (Clip(path="a.mp4", caption="a cat"),)
+
+
+def test_tables_from_any_system_are_read_right(tmp_path: Path) -> None:
+    words = "word " * 5000
+    text = (
+        "\ufeffvideo,caption\r\n"
+        'sub\\a.mp4,"two\r\nlines, and ""quotes"""\r\n'
+        "b.mp4,猫が走る 🐈\r\n"
+        "\r\n"
+        f"c.mp4,{words}\r\n"
+    )
+    captions = [clip.caption for clip in read_clips(_table(tmp_path, text), "error")]
+    assert captions == ['two\nlines, and "quotes"', "猫が走る 🐈", words.strip()]
+    assert read_clips(tmp_path, "error")[0].path == "sub/a.mp4"
+
+
+def test_spans_are_seconds_or_clock_times(tmp_path: Path) -> None:
+    _table(
+        tmp_path,
+        "video,caption,start,end\na.mp4,x,1.5,3\na.mp4,x,,\na.mp4,x,,2\na.mp4,x,0:01:02.5,1:10\n",
+    )
+    assert [clip.span for clip in read_clips(tmp_path, "error")] == [
+        TimeSpan(start_s=1.5, end_s=3.0),
+        None,
+        TimeSpan(start_s=0.0, end_s=2.0),
+        TimeSpan(start_s=62.5, end_s=70.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("film,caption\na.mp4,x\n", r"no column for the file .* found: film, caption"),
+        ("", r"found: nothing"),
+        ("video,caption\na.mp4,one, two\n", r"line 2 has 3 values for 2 columns"),
+        ("video,caption\n,x\n", r"line 2 names no file"),
+        ('video,caption\na.mp4,"open\n', r"is not CSV"),
+        ("video,video,caption\na,b,c\n", r"2 columns 'video'"),
+        ("video,caption,start,end\na.mp4,x,3,1\n", r"line 2 \('a.mp4'\): span"),
+        ("video,caption,start,end\na.mp4,x,nan,1\n", r"line 2"),
+        ("video,caption,start,end\na.mp4,x,soon,1\n", r"write seconds"),
+        ("video,caption,start,end\na.mp4,x,1,\n", r"a start but no end"),
+        ("video,caption\n", r"holds no clip"),
+        ("video,caption\na.mp4,caf\xe9\n".encode("latin-1"), r"is not UTF-8"),
+        ("video,caption\na.mp4,x\n".encode("utf-16"), r"is not UTF-8"),
+    ],
+)
+def test_a_malformed_table_is_refused_by_line(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read_clips(_table(tmp_path, text), "error")
+
+
+@pytest.mark.parametrize("rows", ["a.mp4,x\nb.mp4,\nc.mp4, \n", "a.mp4,x\nb.mp4\nc.mp4\n"])
+def test_a_missing_caption_stops_the_run_unless_the_user_chose(tmp_path: Path, rows: str) -> None:
+    _table(tmp_path, "video,caption\n" + rows)
+    with pytest.raises(DataError, match=r"clip 'b.mp4' has no caption \(2 clips of 3 .*'empty'"):
+        read_clips(tmp_path, "error")
+    assert [clip.caption for clip in read_clips(tmp_path, "empty")] == ["x", "", ""]
+
+
+def test_the_choice_for_missing_captions_is_one_of_two(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be 'error' or 'empty'"):
+        read_clips(tmp_path, "skip")
+
+
+def test_sidecar_captions_belong_to_the_file_of_the_same_folder_and_stem(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.mp4").touch()
+        (tmp_path / folder / "a.txt").write_bytes(b"\xef\xbb\xbf" + f"{folder}\r\n".encode())
+    (tmp_path / "._a.mp4").touch()
+    (tmp_path / "notes.md").touch()
+    assert read_clips(tmp_path, "error") == (
+        Clip(path="one/a.mp4", caption="one"),
+        Clip(path="two/a.mp4", caption="two"),
+    )
+
+
+def test_a_sidecar_caption_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.JPG").touch()
+    with pytest.raises(DataError, match=r"clip 'a.JPG' has no caption"):
+        read_clips(tmp_path, "error")
+    assert read_clips(tmp_path, "empty") == (Clip(path="a.JPG", caption=""),)
+
+
+def test_a_dataset_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no folder"):
+        read_clips(tmp_path / "none", "error")
+    with pytest.raises(DataError, match="holds no clip"):
+        read_clips(tmp_path, "error")
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "a.txt"])
+def test_texts_outside_the_root_are_not_read(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a.mp4").touch()
+    (tmp_path / "secret").write_text("video,caption\na.mp4,secret\n")
+    (root / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(DataError, match="leaves the dataset's folder"):
+        read_clips(root, "error")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("../secret.mp4", r"holds '\.\.'"),
+        ("a/../../secret.mp4", r"holds '\.\.'"),
+        ("..\\secret.mp4", r"holds '\.\.'"),
+        ("/etc/passwd", "is absolute"),
+        ("\\\\server\\share", "is absolute"),
+        ("C:\\a.mp4", "is an address"),
+        ("concat:a.mp4|b.mp4", "is an address"),
+        ("http://example.org/a.mp4", "is an address"),
+        ("link.mp4", "leaves the dataset's folder"),
+        ("folder/secret.mp4", "leaves the dataset's folder"),
+        ("none.mp4", "is not a file"),
+        (".", "is not a file"),
+        ("pipe", "is not a file"),
+        ("a\0.mp4", "cannot be used|is not a file"),
+        ("x" * 5000, "cannot be used|is not a file"),
+    ],
+)
+def test_paths_that_leave_the_root_are_refused_by_name(
+    tmp_path: Path, path: str, message: str
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret.mp4").touch()
+    (root / "link.mp4").symlink_to(tmp_path / "secret.mp4")
+    (root / "folder").symlink_to(tmp_path)
+    os.mkfifo(root / "pipe")
+    with pytest.raises(DataError, match=message):
+        source_path(root, path)
+
+
+def test_links_within_the_root_and_names_with_dots_are_all_right(tmp_path: Path) -> None:
+    (tmp_path / "a..b.mp4").touch()
+    (tmp_path / "link.mp4").symlink_to("a..b.mp4")
+    assert source_path(tmp_path, "link.mp4") == (tmp_path / "a..b.mp4").resolve()

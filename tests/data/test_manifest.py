@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import Clip, TimeSpan
+from arachne.core.errors import DataError
+from arachne.core.ledger import Ledger, LedgerRow
+from arachne.data.manifest import read_manifest, write_manifest
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+SPANS = st.none() | st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e6)).map(
+    lambda pair: TimeSpan(start_s=pair[0], end_s=pair[0] + pair[1])
+)
+BUCKETS = st.builds(
+    Bucket, width=st.integers(1, 20000), height=st.integers(1, 20000), frames=st.integers(1, 999)
+)
+
+
+@st.composite
+def ledger_rows(draw: st.DrawFn) -> LedgerRow:
+    status = draw(st.sampled_from(["kept", "trimmed", "rejected"]))
+    is_rejected = status == "rejected"
+    return LedgerRow(
+        clip=Clip(path=draw(TEXT), caption=draw(TEXT), span=draw(SPANS)),
+        status=status,
+        arithmetic=draw(TEXT),
+        reason=draw(TEXT),
+        bucket=None if is_rejected else draw(BUCKETS),
+        num_tokens=0 if is_rejected else draw(st.integers(1, 2**40)),
+        content=draw(TEXT),
+    )
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ledger_rows(), max_size=5))
+def test_a_ledger_comes_back_as_it_was(tmp_path: Path, rows: list[LedgerRow]) -> None:
+    ledger = Ledger(rows=tuple(rows))
+    write_manifest(ledger, tmp_path / "manifest.parquet")
+    assert read_manifest(tmp_path / "manifest.parquet") == ledger
+
+
+def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.parquet"
+    with pytest.raises(DataError, match=r"manifest .* cannot be read"):
+        read_manifest(path)
+    write_manifest(Ledger(rows=()), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"manifest .* cannot be read"):
+        read_manifest(path)
+
+
+def test_another_table_is_no_manifest(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"path": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="other columns"):
+        read_manifest(tmp_path / "a.parquet")

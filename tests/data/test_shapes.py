@@ -1,0 +1,152 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import MediaFacts
+from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.data.frame_size import MAX_CROPPED_SHARE, FrameSize, NoFrameSize, frame_size
+from arachne.data.shapes import ShapeRules, Shaping, shape_of
+from arachne.data.timeline import retimed_count
+
+WAN = family_named("wan").geometry
+LENGTHS = (1, 17, 33, 49, 61, 65, 81)
+
+
+def _facts(num_frames: int, fps: float, width: int = 832, height: int = 480) -> MediaFacts:
+    return MediaFacts(width=width, height=height, fps=fps, num_frames=num_frames, is_estimated=True)
+
+
+def _shape(facts: MediaFacts, lengths: tuple[int, ...] = LENGTHS, res: int = 640) -> Shaping:
+    return shape_of(facts, ShapeRules(fps=16.0, resolution=res, frame_buckets=lengths), WAN)
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "fps", "count"),
+    [(132, 25, 84), (101, 24000 / 1001, 67), (250, 25, 160), (120, 30000 / 1001, 64), (1, 60, 1)],
+)
+def test_retiming_counts_whole_frames(num_frames: int, fps: float, count: int) -> None:
+    assert retimed_count(num_frames / fps, 16.0) == count
+
+
+def test_the_arithmetic_is_shown_from_file_to_model() -> None:
+    shaping = _shape(_facts(101, 24000 / 1001))
+    assert shaping.arithmetic == "101f@23.976 → 67f@16 → 65"
+    assert shaping.status == "trimmed"
+    assert shaping.reason == "2 frames at the end are not used"
+    assert shaping.bucket == Bucket(width=832, height=480, frames=65)
+
+
+def test_a_clip_that_fills_its_length_is_kept_whole() -> None:
+    shaping = _shape(_facts(65, 16.0))
+    assert (shaping.status, shaping.reason) == ("kept", "")
+
+
+def test_a_clip_one_frame_short_goes_to_the_next_length_and_says_so() -> None:
+    shaping = _shape(_facts(64, 16.0))
+    assert shaping.arithmetic == "64f@16 → 64f@16 → 61"
+    assert (shaping.status, shaping.reason) == ("trimmed", "3 frames at the end are not used")
+
+
+def test_a_short_video_is_a_still_where_stills_are_listed() -> None:
+    shaping = _shape(_facts(12, 16.0))
+    assert shaping.bucket is not None
+    assert shaping.bucket.frames == 1
+    assert shaping.status == "trimmed"
+    assert shaping.reason == "used as a still, shorter than 17 frames; 11 frames are not used"
+
+
+def test_a_short_video_is_rejected_with_the_nearest_length_otherwise() -> None:
+    shaping = _shape(_facts(12, 25.0), (17, 33))
+    assert shaping.bucket is None
+    assert shaping.arithmetic == "12f@25 → 7f@16"
+    assert shaping.reason == (
+        "12 frames at 25 fps give 7 at 16 fps; the shortest length in data.frame_buckets needs "
+        "17; nearest that fits: 5"
+    )
+
+
+def test_a_still_takes_one_frame_whatever_is_listed() -> None:
+    shaping = _shape(_facts(1, 0.0), (17,))
+    assert (shaping.status, shaping.arithmetic) == ("kept", "1f → 1")
+
+
+def test_frames_that_are_repeated_are_told() -> None:
+    shaping = _shape(_facts(40, 10.0))
+    assert shaping.arithmetic == "40f@10 → 64f@16 → 61"
+    assert "10 fps is below 16: frames are repeated" in shaping.reason
+
+
+@pytest.mark.parametrize("lengths", [(16,), (24,), (48,), (0,), (-3,)])
+def test_lengths_that_the_model_does_not_take_are_refused(lengths: tuple[int, ...]) -> None:
+    rules = ShapeRules(fps=16.0, resolution=480, frame_buckets=lengths)
+    with pytest.raises(ConfigError, match=r"takes 4k\+1 frames; use "):
+        rules.check(WAN)
+
+
+def test_the_nearest_lengths_are_named() -> None:
+    rules = ShapeRules(fps=16.0, resolution=480, frame_buckets=(1, 48))
+    with pytest.raises(ConfigError, match=r"holds 48, .* use 45 or 49"):
+        rules.check(WAN)
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        ((1280, 720), (640, 352)),
+        ((720, 1280), (352, 640)),
+        ((853, 481), (640, 352)),
+        ((480, 480), (480, 480)),
+        ((176, 144), (176, 144)),
+        ((8192, 16), (8192, 16)),
+        ((20, 20), (16, 16)),
+    ],
+)
+def test_a_frame_keeps_its_aspect(size: tuple[int, int], found: tuple[int, int]) -> None:
+    result = frame_size(*size, 480, (16, 16))
+    assert isinstance(result, FrameSize)
+    assert (result.width, result.height) == found
+
+
+def test_a_frame_too_small_is_rejected_with_the_arithmetic() -> None:
+    assert "width 1.0 is below 16" in _shape(_facts(1, 0.0, 1, 1)).reason
+    thin = _shape(_facts(1, 0.0, 8192, 16), res=256)
+    assert thin.status == "rejected"
+    assert "5792.6x11.3; height 11.3 is below 16" in thin.reason
+
+
+def test_a_frame_that_would_lose_too_much_is_rejected_with_the_arithmetic() -> None:
+    shaping = _shape(_facts(1, 0.0, 31, 160), res=480)
+    assert shaping.status == "rejected"
+    assert "nearest size 16x160 would crop 48%" in shaping.reason
+
+
+@given(
+    width=st.integers(1, 9000),
+    height=st.integers(1, 9000),
+    resolution=st.integers(16, 1500),
+    multiple=st.sampled_from([(16, 16), (32, 32), (8, 16)]),
+)
+def test_a_size_is_legal_within_budget_and_never_larger_than_the_source(
+    width: int, height: int, resolution: int, multiple: tuple[int, int]
+) -> None:
+    size = frame_size(width, height, resolution, multiple)
+    if isinstance(size, NoFrameSize):
+        assert size.reason
+        return
+    assert size.width % multiple[0] == 0
+    assert size.height % multiple[1] == 0
+    assert 0 < size.width <= width
+    assert 0 < size.height <= height
+    assert size.width * size.height <= resolution**2
+    assert -1e-9 <= size.cropped_share <= MAX_CROPPED_SHARE
+
+
+@given(num_frames=st.integers(1, 2000), fps=st.floats(1.0, 240.0))
+def test_a_clip_gets_the_longest_length_that_it_fills(num_frames: int, fps: float) -> None:
+    shaping = _shape(_facts(num_frames, fps))
+    count = retimed_count(num_frames / fps, 16.0)
+    assert shaping.bucket is not None
+    assert shaping.bucket.frames == max(length for length in LENGTHS if length <= count)
+    assert (shaping.status == "kept") == (shaping.bucket.frames == count)

@@ -1,0 +1,105 @@
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from arachne.core.errors import ConfigError
+from arachne.models import pretrained_text
+from arachne.models.encoders import text_encoder_named
+from arachne.models.pretrained_text import clean_caption
+
+WORDS = ["<pad>", "</s>", "<unk>", "a", "cat", "dog", "runs"]
+
+
+@pytest.fixture(scope="module", params=["t5", "umt5"])
+def folder(request, tmp_path_factory):
+    """A tiny random encoder and a tokenizer of seven words, in a pipeline's folder."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    prefix = {"t5": "T5", "umt5": "UMT5"}[request.param]
+    config = getattr(transformers, f"{prefix}Config")(
+        vocab_size=len(WORDS), d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=2
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        encoder = getattr(transformers, f"{prefix}EncoderModel")(config)
+    root = tmp_path_factory.mktemp(request.param)
+    encoder.save_pretrained(root / "text_encoder")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(root / "tokenizer")
+    return root
+
+
+def test_states_end_with_the_caption_and_zeros_follow(folder):
+    encoder = text_encoder_named(str(folder), 6)
+    assert encoder.text_size == 16
+    states = encoder.encode("a cat runs")
+    assert states.shape == (6, 16)
+    assert states.dtype == np.float32
+    assert np.any(states[:4], axis=1).all()  # three words and the end mark
+    assert not states[4:].any()
+
+
+def test_padding_does_not_change_the_states(folder):
+    short, long = text_encoder_named(str(folder), 4), text_encoder_named(str(folder), 9)
+    np.testing.assert_allclose(short.encode("a cat runs"), long.encode("a cat runs")[:4], atol=1e-5)
+
+
+def test_captions_are_told_apart_and_long_ones_cut(folder):
+    encoder = text_encoder_named(str(folder), 4)
+    assert not np.allclose(encoder.encode("a cat"), encoder.encode("a dog"))
+    assert encoder.encode("a cat runs a dog runs a cat").shape == (4, 16)
+    assert encoder.encode("")[0].any()
+
+
+def test_the_fingerprint_follows_content_and_tokens(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    before = text_encoder_named(str(folder), 4).fingerprint
+    assert before == text_encoder_named(str(tmp_path / "copy"), 4).fingerprint
+    assert before != text_encoder_named(str(folder), 5).fingerprint
+    tokenizer = tmp_path / "copy" / "tokenizer" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("cat", "cow"))
+    assert before != text_encoder_named(str(tmp_path / "copy"), 4).fingerprint
+
+
+def test_a_missing_package_is_named_with_the_command_that_adds_it(folder, monkeypatch):
+    monkeypatch.setattr(pretrained_text, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'arachne\[pretrained\]'"):
+        text_encoder_named(str(folder), 4)
+
+
+def test_folders_without_an_encoder_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such folder; name 'hashed', or"):
+        text_encoder_named(str(tmp_path / "nowhere"), 4)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="holds a bert model"):
+        text_encoder_named(str(tmp_path), 4)
+
+
+def test_missing_weights_and_tokenizers_are_errors_of_the_configuration(folder, tmp_path):
+    shutil.copy(folder / "text_encoder" / "config.json", tmp_path)
+    with pytest.raises(ConfigError, match=r"holds no tokenizer; it needs one of tokenizer\.json"):
+        text_encoder_named(str(tmp_path), 4)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ConfigError, match="no tokenizer can be loaded"):
+        text_encoder_named(str(tmp_path), 4).encode("a cat")
+    shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
+    with pytest.raises(ConfigError, match="weights cannot be loaded"):
+        text_encoder_named(str(tmp_path), 4).encode("a cat")
+
+
+def test_captions_are_cleaned_as_wan_does():
+    assert clean_caption(" a &amp;amp; b\n c ") == "a & b c"
+
+
+def test_hashed_is_the_training_free_encoder():
+    assert text_encoder_named("hashed", 7).encode("a cat").shape == (7, 128)
+    assert text_encoder_named("hashed", 7, hashed_size=32).text_size == 32

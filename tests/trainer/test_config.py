@@ -1,0 +1,145 @@
+"""The run file: what a user reads when something is wrong with it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arachne.core.errors import ConfigError
+from arachne.core.strict_toml import load_toml
+from arachne.trainer.config import RunConfig
+
+MINIMAL = '[run]\ndir = "runs/a"\nsteps = 10\n[data]\npath = "clips"\ncache = "cache"\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "run.toml"
+    file.write_text(MINIMAL)
+    return file
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_toml(path, RunConfig, overrides=overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_four_settings_are_enough(path):
+    config = load_toml(path, RunConfig)
+    assert config.run.steps == 10
+    assert config.planner.name == "arachne"
+    assert config.data.frame_buckets == (1, 17, 33, 49, 65, 81)
+    assert config.optimizer.betas == (0.9, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("planner.stpes=3", "run.toml: unknown setting 'planner.stpes'; known here: "),
+        ("planner.iteration=3", "'planner.iteration'; did you mean 'planner.iterations'?"),
+        ("optimiser.lr=1", "unknown setting 'optimiser'; did you mean 'optimizer'?"),
+        ("optimizer.max_gradnorm=1", "did you mean 'optimizer.max_grad_norm'?"),
+        ("run.step=1", "unknown setting 'run.step'; did you mean 'run.steps'?"),
+        ("data.heldout=0.1", "did you mean 'data.held_out'?"),
+    ],
+)
+def test_a_typo_names_the_nearest_setting(path, override, words):
+    assert words in refusal(path, override)
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        (48, "data.frame_buckets holds 48, but wan takes 4k+1 frames; use 45 or 49"),
+        (80, "data.frame_buckets holds 80, but wan takes 4k+1 frames; use 77 or 81"),
+        (2, "data.frame_buckets holds 2, but wan takes 4k+1 frames; use 1 or 5"),
+        (0, "data.frame_buckets holds 0, but wan takes 4k+1 frames; use 1"),
+        (-3, "data.frame_buckets holds -3, but wan takes 4k+1 frames; use 1"),
+    ],
+)
+def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words):
+    assert refusal(path, f"data.frame_buckets=[1, {frames}]").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("run.steps=0", "run.steps is 0; it must be at least 1"),
+        ("run.seed=-1", "run.seed is -1; it must be at least 0"),
+        ("run.timeout_s=nan", "run.timeout_s is nan; it must be at least 1"),
+        ("run.device=tpu", "run.device: "),
+        ("run.steps=many", "run.toml: run.steps: expected int, got str"),
+        ("data.fps=0", "data.fps is 0.0; it must be between 0.1 and 240"),
+        ("data.resolution=8", "data.resolution is 8; it must be at least 16"),
+        ("data.held_out=1.5", "data.held_out is 1.5; it must be between 0 and 1"),
+        ("data.frame_buckets=[]", "data.frame_buckets is empty; name at least one length"),
+        ("data.missing_caption=skip", "data.missing_caption: "),
+        ("model.family=sora", "model.family 'sora' is not built; known families: wan"),
+        ("model.preset=wan-2b", "presets of wan: wan-1.3b, wan-14b"),
+        ("objective.caption_dropout=-0.1", "objective.caption_dropout is -0.1"),
+        ("objective.shift=0", "objective.shift is 0.0; it must be above 0"),
+        ("batch.clips=0", "batch.clips is 0; it must be at least 1"),
+        ("planner.stack_tokens=-1", "planner.stack_tokens is -1; it must be at least 0"),
+        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas holds 1.0; each must be in [0, 1)"),
+        ("optimizer.betas=[0.9]", "optimizer.betas: "),
+        ("optimizer.lr=-1", "optimizer.lr is -1.0; it must be at least 0"),
+        ("checkpoint.keep=-1", "checkpoint.keep is -1; it must be at least 0"),
+        ("validation.noises=0", "validation.noises is 0; it must be at least 1"),
+        ("logging.every=0", "logging.every is 0; it must be at least 1"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_its_dotted_name(path, override, words):
+    assert words in refusal(path, override)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "run.toml: missing setting 'run'"),
+        ('[run]\ndir = "a"\n[data]\npath = "b"\ncache = "c"', "missing setting 'run.steps'"),
+        ('[run]\ndir = "a"\nsteps = 1', "run.toml: missing setting 'data'"),
+    ],
+)
+def test_a_missing_setting_is_named(path, text, words):
+    path.write_text(text)
+    assert words in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "setting", ["optimizer.lr", "optimizer.eps", "objective.shift", "planner.timeout_s"]
+)
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_no_setting_may_be_infinite_or_no_number(path, setting, value):
+    assert refusal(path, f"{setting}={value}").startswith(f"{setting} is {value}")
+
+
+def test_sizes_change_a_preset_and_the_encoders_give_the_widths(path):
+    overrides = ["model.preset=wan-1.3b", "model.num_layers=2"]
+    config = load_toml(path, RunConfig, overrides=overrides)
+    shape = config.model.shape(latent_channels=48, text_size=64)
+    assert (shape.num_layers, shape.num_heads, shape.latent_channels) == (2, 12, 48)
+    assert (shape.text_size, shape.text_tokens) == (64, 512)
+
+
+def test_a_size_that_nothing_gives_is_refused(path):
+    config = load_toml(path, RunConfig)
+    with pytest.raises(ConfigError) as caught:
+        config.model.shape(latent_channels=48, text_size=64)
+    assert str(caught.value) == "model.num_layers is missing; set it, or name a model.preset"
+
+
+def test_reading_a_run_file_loads_no_torch():
+    code = "import sys, arachne.trainer.config; print('torch' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": "src"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert found.stdout.strip() == "False"

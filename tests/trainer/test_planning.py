@@ -1,0 +1,53 @@
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from arachne.core.errors import ConfigError, InfeasibleError
+from arachne.core.plan_rules import check_placed_plan
+from arachne.trainer.planning import PlanRequest, plan_batch
+from tests.planner.problems import BUCKETS, batch_of, costs_of
+
+
+def test_a_request_gives_a_valid_plan_for_its_step():
+    batch = batch_of(*BUCKETS, step=5)
+
+    plan = plan_batch(PlanRequest(batch=batch, costs=costs_of(6), iterations=50))
+
+    check_placed_plan(plan, batch, 6)
+    assert plan.planner == "arachne"
+
+
+def test_a_pickled_request_gives_the_same_plan():
+    request = PlanRequest(batch=batch_of(*BUCKETS), costs=costs_of(4), iterations=50)
+
+    assert plan_batch(pickle.loads(pickle.dumps(request))) == plan_batch(request)
+
+
+def test_max_degree_is_kept_and_zero_means_no_limit():
+    batch = batch_of("224x96x81")
+    limited = plan_batch(PlanRequest(batch=batch, costs=costs_of(4), max_degree=2, iterations=50))
+    free = plan_batch(PlanRequest(batch=batch, costs=costs_of(4), max_degree=0, iterations=50))
+
+    assert limited.launches[0].degree == 2
+    assert free.launches[0].degree == 4
+
+
+def test_user_errors_pass_through():
+    request = PlanRequest(batch=batch_of("96x64x1"), costs=costs_of(2), planner="static_pd")
+    with pytest.raises(ConfigError, match="did you mean 'static_"):
+        plan_batch(request)
+    tight = PlanRequest(batch=batch_of("224x96x81"), costs=costs_of(2, memory_bytes=1e6))
+    with pytest.raises(
+        InfeasibleError, match=r"clip .*needs 163 MB on each of 2 GPUs, but 1 MB may be used"
+    ):
+        plan_batch(tight)
+
+
+def test_planning_imports_no_torch_and_no_scipy():
+    code = (
+        "import sys, arachne.trainer.planning, arachne.cost.calibration; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'scipy', 'diffusers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
