@@ -204,7 +204,7 @@ def test_a_packet_that_unfolds_to_gigabytes_is_refused(tmp_path: Path) -> None:
             packet.time_base = Fraction(1, 16)
             container.mux(packet)
     # The decoder itself refuses: it never holds the frame that `check_frame_size` would refuse.
-    with pytest.raises(DataError, match="cannot be read as a video"):
+    with pytest.raises(DataError, match=r"cannot be read as a video|0x0 pixels"):
         probe(tmp_path / "a.avi")
 
 

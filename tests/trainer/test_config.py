@@ -54,11 +54,11 @@ def test_a_typo_names_the_nearest_setting(path, override, words):
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
-        (48, "data.frame_buckets holds 48, but wan takes 4k+1 frames; use 45 or 49"),
-        (80, "data.frame_buckets holds 80, but wan takes 4k+1 frames; use 77 or 81"),
-        (2, "data.frame_buckets holds 2, but wan takes 4k+1 frames; use 1 or 5"),
-        (0, "data.frame_buckets holds 0, but wan takes 4k+1 frames; use 1"),
-        (-3, "data.frame_buckets holds -3, but wan takes 4k+1 frames; use 1"),
+        (48, "data.frame_buckets holds 48, but the model takes 4k+1 frames; use 45 or 49"),
+        (80, "data.frame_buckets holds 80, but the model takes 4k+1 frames; use 77 or 81"),
+        (2, "data.frame_buckets holds 2, but the model takes 4k+1 frames; use 1 or 5"),
+        (0, "data.frame_buckets holds 0, but the model takes 4k+1 frames; use 1"),
+        (-3, "data.frame_buckets holds -3, but the model takes 4k+1 frames; use 1"),
     ],
 )
 def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words):

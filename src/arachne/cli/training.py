@@ -66,7 +66,7 @@ def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
         session = open_session(world, config, say=display.say, progress=display.progress)
         counts = session.prepared.ledger.counts
         display.started(session.prepared.ledger, world.size)
-        finished = train(session, _listener(config, world, display), resume=resume)
+        finished = train(session, listener_of(config, world, display), resume=resume)
         display.finished(finished.step, finished.was_stopped)
     return TrainingResult(
         step=finished.step,
@@ -77,7 +77,8 @@ def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
     )
 
 
-def _listener(config: RunConfig, world: World, display: TrainingDisplay) -> Listener:
+def listener_of(config: RunConfig, world: World, display: TrainingDisplay) -> Listener:
+    """Shows a run on rank 0, and writes its files."""
     writer = RunWriter(run_dir=Path(config.run.dir))
 
     def on_step(report: StepReport) -> None:

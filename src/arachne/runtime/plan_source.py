@@ -95,7 +95,7 @@ class PlanSource(Generic[Request]):
     def close(self) -> None:
         """End the planning process."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> "PlanSource[Request]":
         return self

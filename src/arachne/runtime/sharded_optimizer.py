@@ -128,6 +128,10 @@ class ShardedOptimizer:
             for name, parameter, offset in bucket.parameters:
                 yield name, bucket.gradient[offset : offset + parameter.numel()]
 
+    def gradient_shards(self) -> list[Tensor]:
+        """Copies of this rank's reduced gradients, a flat shard of each bucket."""
+        return [bucket.gradient_shard.clone() for bucket in self._buckets]
+
     def pieces(self) -> Iterator[Piece]:
         """This rank's master weights and moments as pieces of the named parameters."""
         for bucket in self._buckets:

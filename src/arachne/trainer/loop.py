@@ -69,10 +69,14 @@ class Finished:
     Attributes:
         step: Optimizer steps done.
         was_stopped: True if a signal ended it before the last step.
+        losses: Loss of every updating step so far.
+        cluster: What plans were made for.
     """
 
     step: int
     was_stopped: bool
+    losses: tuple[float, ...]
+    cluster: Cluster
 
 
 def train(session: Session, listener: Listener, *, resume: bool) -> Finished:
@@ -122,7 +126,7 @@ class _Run:
         config = self.session.config
         last = config.run.steps
         if progressed.step >= last:
-            return Finished(step=progressed.step, was_stopped=False)
+            return self._finished(progressed, was_stopped=False)
         plan = self._plan_of(progressed.step, plans, loader)
         bad_steps = 0
         for step in range(progressed.step, last):
@@ -143,12 +147,20 @@ class _Run:
             if wants_stop or done == last or (every and done % every == 0):
                 state.save(self.session, progressed)
             if wants_stop:
-                return Finished(step=done, was_stopped=done < last)
+                return self._finished(progressed, was_stopped=done < last)
             if (config.validation.every and done % config.validation.every == 0) or done == last:
                 _validate(self.session, self.listener, done)
             if next_plan is not None:
                 plan = next_plan
-        return Finished(step=last, was_stopped=False)
+        return self._finished(progressed, was_stopped=False)
+
+    def _finished(self, progressed: Progressed, *, was_stopped: bool) -> Finished:
+        return Finished(
+            step=progressed.step,
+            was_stopped=was_stopped,
+            losses=progressed.losses,
+            cluster=self.cluster,
+        )
 
     def _plan_of(
         self, step: int, plans: PlanSource[PlanRequest], loader: ClipLoader[ClipArrays]

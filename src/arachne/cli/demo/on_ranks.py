@@ -1,0 +1,78 @@
+"""What the demo runs on its ranks: the training itself, then the promise checked on the result."""
+
+from dataclasses import dataclass, replace
+
+from arachne.cli.training import listener_of
+from arachne.cli.training_display import TrainingDisplay
+from arachne.runtime.world import World
+from arachne.trainer.config import RunConfig
+from arachne.trainer.gradient_check import gradient_errors
+from arachne.trainer.loop import Finished, train
+from arachne.trainer.planning import plan_batch
+from arachne.trainer.race import RaceResult, heterogeneous_steps, race
+from arachne.trainer.session import Session, open_session
+
+STRATEGIES = ("arachne", "static_dp", "static_dp_longest_first", "static_sp")
+TOKEN_SPAN = 20.0
+"""The raced steps hold clips whose tokens differ at least by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """What the ranks found.
+
+    Attributes:
+        finished: How the training ended.
+        gradient_errors: By planner, the error of its gradient against one process's.
+        race: Step times of the strategies; None if the training was stopped.
+        num_parameters: Of the model.
+    """
+
+    finished: Finished
+    gradient_errors: dict[str, float]
+    race: RaceResult | None
+    num_groups: int
+    world_size: int
+    num_parameters: int
+
+
+def train_and_check(world: World, config: RunConfig, num_raced: int) -> DemoResult:
+    """Train as `arachne train` does, then compare gradients and strategies on the same ranks."""
+    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+        session = open_session(world, config, say=display.say, progress=display.progress)
+        display.started(session.prepared.ledger, world.size)
+        finished = train(session, listener_of(config, world, display), resume=False)
+        errors: dict[str, float] = {}
+        result = None
+        if not finished.was_stopped:
+            steps = heterogeneous_steps(
+                session, first=finished.step, count=num_raced, span=TOKEN_SPAN
+            )
+            errors = _gradient_errors(session, finished, steps[0])
+            result = race(session, finished.cluster, STRATEGIES, steps, display.progress)
+    return DemoResult(
+        finished=finished,
+        gradient_errors=errors,
+        race=result,
+        num_groups=session.groups.num_groups,
+        world_size=world.size,
+        num_parameters=sum(p.numel() for p in session.model.module.parameters()),
+    )
+
+
+def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...]:
+    """Go on from the newest checkpoint, on this world; the losses of all steps of the run."""
+    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+        session = open_session(world, config, say=display.say, progress=display.progress)
+        return train(session, listener_of(config, world, display), resume=True).losses
+
+
+def _gradient_errors(session: Session, finished: Finished, step: int) -> dict[str, float]:
+    planners = ("arachne", "static_sp")
+    request = session.plan_request(step, finished.cluster)
+    chosen = session.prepared.train.step_batch(
+        seed=session.config.run.seed, step=step, num_clips=session.config.batch.clips
+    )
+    plans = [plan_batch(replace(request, planner=planner)) for planner in planners]
+    errors = gradient_errors(session, chosen, plans)
+    return dict(zip(planners, errors, strict=True))
