@@ -83,20 +83,20 @@ def _measure(session: Session, bucket: Bucket, degree: int) -> list[Measurement]
             for ranks in blocks(world.size, degree)
         ),
     )
-    results = [_measured_once(session, plan, degree) for _ in range(_REPEATS)]
+    results = [_measured_once(session, plan) for _ in range(_REPEATS)]
     return [
         Measurement(
             num_tokens=num_tokens,
             num_clips=1,
             degree=degree,
             compute_s=median(compute_s for compute_s, _ in results),
-            communicate_s=median(communicate_s for _, communicate_s in results),
+            communicate_s=max(0.0, median(rest_s for _, rest_s in results)) if degree > 1 else 0.0,
         )
     ]
 
 
-def _measured_once(session: Session, plan: PlacedPlan, degree: int) -> tuple[float, float]:
-    """Seconds computing and communicating, on the slowest rank."""
+def _measured_once(session: Session, plan: PlacedPlan) -> tuple[float, float]:
+    """Seconds computing on the slowest rank, and the rest of the longest launch."""
     bucket = plan.launches[0].cascade.bucket
     shape = session.model.shape
     grid = family_named(shape.family).geometry.latent_grid(bucket)
@@ -118,14 +118,25 @@ def _measured_once(session: Session, plan: PlacedPlan, degree: int) -> tuple[flo
     )
     log = session.recorder.finish(step=0, planner=plan.planner)
     trace = shared_trace(session.world, log)
-    by_kind = [
-        [
-            sum(s.duration_s for s in trace.spans if s.rank == rank and s.kind == kind)
-            for rank in range(session.world.size)
-        ]
-        for kind in ("compute", "communicate")
-    ]
-    return max(by_kind[0]), max(by_kind[1]) if degree > 1 else 0.0
+    compute_s = max(
+        sum(s.duration_s for s in trace.spans if s.rank == rank and s.kind == "compute")
+        for rank in range(session.world.size)
+    )
+    return compute_s, max(_launch_s(trace, i) for i in range(len(plan.launches))) - compute_s
+
+
+def _launch_s(trace: Trace, launch: int) -> float:
+    """From the arrival of a launch's last member to its end.
+
+    Members wait a little for each other in every collective; that is part of what a degree costs.
+    """
+    first_s: dict[int, float] = {}
+    end_s = 0.0
+    for span in trace.spans:
+        if span.launch == launch:
+            first_s.setdefault(span.rank, span.start_s)
+            end_s = max(end_s, span.end_s)
+    return end_s - max(first_s.values())
 
 
 def shared_trace(world: World, log: RankLog) -> Trace:

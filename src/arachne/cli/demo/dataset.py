@@ -19,33 +19,36 @@ _STREET = "bikes.mp4"  # 640x272, 25 fps, 10 s
 _MAN = "carphone_pristine.mp4"  # 176x144, 29.97 fps, 4 s
 _BLURRED_MAN = "carphone_distorted.mp4"  # likewise, after heavy compression
 
+# Heavy-tailed, as video datasets are: many short spans, a few that last as long as the file.
 SPANS: tuple[tuple[str, float, float, str], ...] = (
-    (_RABBIT, 0.0, 5.28, "a big grey rabbit wakes up, climbs out of its burrow and stretches"),
-    (_RABBIT, 0.0, 1.1, "a grey rabbit peeks out of a dark burrow under a tree"),
-    (_RABBIT, 0.2, 2.3, "a grey rabbit crawls out of its burrow onto green grass"),
-    (_RABBIT, 1.0, 2.1, "a fat grey rabbit bends down before its burrow"),
-    (_RABBIT, 1.4, 3.5, "a fat grey rabbit stands up and spreads its arms"),
-    (_RABBIT, 2.0, 3.1, "a big rabbit stretches one arm in the morning sun"),
-    (_RABBIT, 2.6, 4.7, "a big grey rabbit stretches and yawns in front of a green hill"),
-    (_RABBIT, 3.4, 4.5, "a big rabbit yawns beside a mossy tree"),
-    (_RABBIT, 4.1, 5.2, "a big grey rabbit lowers its arms and looks down"),
+    (_STREET, 0.0, 10.0, "a street from above, cars, a cyclist at a tram, a fence and a bicycle"),
     (_STREET, 0.0, 8.2, "a street seen from above, cars, a cyclist at a tram and a fence"),
-    (_STREET, 0.0, 1.1, "a white van and a red car seen from straight above"),
-    (_STREET, 1.7, 2.8, "dark cars stand close together in a traffic jam"),
-    (_STREET, 3.0, 4.1, "a tram with red lights stops behind a passing van"),
-    (_STREET, 3.0, 5.2, "a tram stops, then a cyclist in black stands beside it"),
-    (_STREET, 3.8, 9.95, "a cyclist beside a tram, a fence before a street, an old bicycle"),
-    (_STREET, 4.2, 5.3, "a cyclist in dark clothes waits beside a tram"),
-    (_STREET, 5.4, 6.5, "an iron fence in front of a street with cars and brick houses"),
+    (_STREET, 1.7, 9.9, "cars in a jam, a cyclist at a tram, a fence and an old bicycle"),
+    (_RABBIT, 2.6, 4.7, "a big grey rabbit stretches and yawns in front of a green hill"),
+    (_RABBIT, 0.2, 2.3, "a grey rabbit crawls out of its burrow onto green grass"),
     (_STREET, 5.4, 7.5, "cars drive behind an iron fence, brick houses in the back"),
-    (_STREET, 7.6, 8.7, "a man walks past an old bicycle that leans against a wall"),
-    (_STREET, 8.8, 9.9, "close view of the front wheel of a bicycle"),
-    (_MAN, 0.0, 4.0, "a young man in a dark suit with a red bow tie talks in a car"),
+    (_BLURRED_MAN, 0.0, 2.1, "a blurred video of a man in a suit who sits in a car"),
+    (_RABBIT, 0.0, 1.1, "a grey rabbit peeks out of a dark burrow under a tree"),
+    (_RABBIT, 1.0, 2.1, "a fat grey rabbit bends down before its burrow"),
+    (_RABBIT, 2.0, 3.1, "a big rabbit stretches one arm in the morning sun"),
+    (_RABBIT, 3.4, 4.5, "a big rabbit yawns beside a mossy tree"),
+    (_STREET, 0.0, 1.1, "a white van and a red car seen from straight above"),
+    (_STREET, 3.0, 4.1, "a tram with red lights stops behind a passing van"),
+    (_STREET, 5.4, 6.5, "an iron fence in front of a street with cars and brick houses"),
     (_MAN, 0.0, 1.1, "a young man with a red bow tie sits in a moving car"),
     (_MAN, 1.4, 2.5, "a young man in a suit speaks to the camera in a car"),
-    (_MAN, 2.8, 3.9, "a man with brown hair tilts his head and talks in a car"),
-    (_BLURRED_MAN, 0.0, 2.1, "a blurred video of a man in a suit who sits in a car"),
-    (_BLURRED_MAN, 1.9, 4.0, "a blocky video of a man with a red bow tie who leans to the side"),
+    (_BLURRED_MAN, 1.9, 3.0, "a blocky video of a man with a red bow tie"),
+    (_RABBIT, 1.5, 2.1, "a fat grey rabbit stands up"),
+    (_RABBIT, 4.4, 5.0, "a big grey rabbit lowers its arms and looks down"),
+    (_STREET, 1.7, 2.3, "dark cars stand close together in a traffic jam"),
+    (_STREET, 4.2, 4.8, "a cyclist in dark clothes waits beside a tram"),
+    (_STREET, 7.6, 8.2, "a man walks past an old bicycle that leans against a wall"),
+    (_STREET, 9.0, 9.6, "close view of the front wheel of a bicycle"),
+    (_MAN, 0.7, 1.3, "a young man in a dark suit looks at the camera"),
+    (_MAN, 2.2, 2.8, "a young man with brown hair talks in a car"),
+    (_MAN, 3.2, 3.8, "a man with brown hair tilts his head in a car"),
+    (_BLURRED_MAN, 0.7, 1.3, "a blurred face of a man with a red bow tie"),
+    (_BLURRED_MAN, 3.2, 3.8, "a blurred man leans to the side in a car"),
 )
 
 STILLS: tuple[tuple[str, float, str], ...] = (
@@ -60,7 +63,7 @@ STILLS: tuple[tuple[str, float, str], ...] = (
     (_MAN, 3.0, "a man in a dark suit in a car with striped seats"),
 )
 
-SHOWN_CAPTION = SPANS[0][3]
+SHOWN_CAPTION = SPANS[3][3]
 """The caption that the demo samples a video for."""
 
 

@@ -19,20 +19,20 @@ RESUMED_STEPS = 2
 
 
 def demo_config(folder: Path, *, steps: int, ranks: int) -> RunConfig:
-    """A small Wan (about 4 million parameters) on clips of 30-fold different length."""
+    """A small Wan (about 4 million parameters) on clips of 40-fold different length."""
     return RunConfig(
         run=RunSettings(dir=str(folder), steps=steps + RESUMED_STEPS, ranks=ranks, timeout_s=120.0),
         data=DataSettings(
             path=str(folder / "clips"),
             cache=str(folder / "cache"),
             fps=16.0,
-            resolution=144,
-            frame_buckets=(1, 17, 33, 49, 61, 81, 97, 129),
+            resolution=128,
+            frame_buckets=(1, 9, 17, 33, 49, 65, 81, 97, 129, 157),
         ),
         model=ModelSettings(num_layers=3, num_heads=4, head_size=64, ffn_size=1024, text_tokens=24),
         objective=ObjectiveSettings(shift=1.0, caption_dropout=0.1),
         batch=BatchSettings(clips=8),
-        optimizer=OptimizerSettings(lr=1e-3, warmup_steps=5, weight_decay=0.0),
+        optimizer=OptimizerSettings(lr=2e-3, warmup_steps=5, weight_decay=0.0),
         checkpoint=CheckpointSettings(every=steps, keep=0),
         validation=ValidationSettings(every=max(steps // 4, 1), noises=2),
     )
