@@ -11,6 +11,7 @@ from arachne.core.errors import CheckpointError, ConfigError
 from arachne.core.strict_json import from_json
 from arachne.reporting import run_files
 from arachne.trainer.checkpoint import CheckpointReader, checkpoints_dir, newest
+from arachne.trainer.checkpoint_files import REPLACED, step_folders
 from arachne.trainer.config import RunConfig
 
 _STALE = (
@@ -34,24 +35,43 @@ def open_run_dir(config: RunConfig, *, resume: bool) -> None:
         CheckpointError: There is nothing to resume.
     """
     run_dir = Path(config.run.dir)
-    has_checkpoints = checkpoints_dir(run_dir).is_dir() and any(checkpoints_dir(run_dir).iterdir())
     if resume:
         _check_same_run(config, run_dir)
-    elif has_checkpoints:
+    elif has_checkpoints(run_dir):
         raise ConfigError(
             f"run.dir {str(run_dir)!r} already holds checkpoints; add --resume to go on with that "
             "run, or choose another run.dir"
         )
     else:
-        for name in _STALE:
-            _delete(run_dir / name)
+        _check_made_by_a_run(run_dir)
     try:
+        if not resume:
+            for name in _STALE:
+                _delete(run_dir / name)
         run_dir.mkdir(parents=True, exist_ok=True)
         write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
     except OSError as error:
         raise ConfigError(
             f"run.dir {str(run_dir)!r} cannot be written: {error.strerror}; choose another folder"
         ) from error
+
+
+def has_checkpoints(run_dir: Path) -> bool:
+    """Whether a checkpoint was ever committed there; what a crash left half-written is none."""
+    folders = step_folders(checkpoints_dir(run_dir))
+    return any(folder.suffix in ("", REPLACED) for folder in folders)
+
+
+def _check_made_by_a_run(run_dir: Path) -> None:
+    """Only what a run wrote may be deleted: such a folder holds the run's resolved file."""
+    if (run_dir / run_files.RESOLVED_CONFIG).is_file():
+        return
+    found = [name for name in _STALE if (run_dir / name).exists()]
+    if found:
+        raise ConfigError(
+            f"run.dir {str(run_dir)!r} holds {found[0]!r}, which no run of Arachne wrote; choose "
+            "an empty or new folder"
+        )
 
 
 def write_resolved(config: RunConfig, path: Path) -> None:

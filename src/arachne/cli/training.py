@@ -1,10 +1,14 @@
 """Train on ranks: what runs in each of them, and what rank 0 shows and writes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from arachne.cli.run_dir import open_run_dir
 from arachne.cli.training_display import TrainingDisplay
+from arachne.core.errors import ConfigError
+from arachne.core.rank_log import RankLog
 from arachne.models.wan import import_wan
 from arachne.reporting.run_files import RunWriter, StepMetrics
 from arachne.runtime.launcher import run_ranks
@@ -21,7 +25,7 @@ class TrainingResult:
     Attributes:
         step: Optimizer steps done.
         was_stopped: True if a signal ended it before the last step.
-        num_rejected: Clips that did not train.
+        num_rejected: Clips that did not train, or that some step had to do without.
         num_groups: Process groups of the world.
         world_size: Ranks.
     """
@@ -71,30 +75,50 @@ def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
     return TrainingResult(
         step=finished.step,
         was_stopped=finished.was_stopped,
-        num_rejected=counts["rejected"],
+        num_rejected=counts["rejected"] + len(finished.left_out),
         num_groups=session.groups.num_groups,
         world_size=world.size,
     )
 
 
 def listener_of(config: RunConfig, world: World, display: TrainingDisplay) -> Listener:
-    """Shows a run on rank 0, and writes its files."""
+    """Shows a run on rank 0, and writes its files.
+
+    Its functions raise ConfigError when the disk is full or cannot be written.
+    """
     writer = RunWriter(run_dir=Path(config.run.dir))
 
     def on_step(report: StepReport) -> None:
         metrics = metrics_of(report)
         display.step(metrics)
         if world.rank == 0:
-            writer.write_metrics(metrics)
-            writer.write_plan(report.plan)
-            writer.write_batch(report.batch)
+            with _disk_errors_named(config):
+                writer.write_metrics(metrics)
+                writer.write_plan(report.plan)
+                writer.write_batch(report.batch)
 
     def on_validation(step: int, loss: float) -> None:
         display.validation(step, loss)
         if world.rank == 0:
-            writer.write_metrics(StepMetrics(step=step, loss=loss, kind="validation"))
+            with _disk_errors_named(config):
+                writer.write_metrics(StepMetrics(step=step, loss=loss, kind="validation"))
 
-    return Listener(on_step=on_step, on_validation=on_validation, on_rank_log=writer.write_rank_log)
+    def on_rank_log(log: RankLog) -> None:
+        with _disk_errors_named(config):
+            writer.write_rank_log(log)
+
+    return Listener(on_step=on_step, on_validation=on_validation, on_rank_log=on_rank_log)
+
+
+@contextmanager
+def _disk_errors_named(config: RunConfig) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"run.dir {config.run.dir!r} cannot be written: {error.strerror or error}; free some "
+            "space, and go on with --resume"
+        ) from error
 
 
 def metrics_of(report: StepReport) -> StepMetrics:

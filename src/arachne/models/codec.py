@@ -5,9 +5,11 @@ of 4 frames × 8×8 pixels. Of each block's orthonormal DCT-II the lowest freque
 with the smallest t + v + w, the sum of their indices along time, height and width; ties go to the
 smaller (t, v, w). The inverse is the transpose, with zeros for what was not kept.
 
-Every channel is divided by the standard deviation that it has in a first-order Markov image, the
-model for which the DCT is close to the best transform (Ahmed, Natarajan, Rao 1974, "Discrete Cosine
-Transform", IEEE Trans. Computers C-23), so that latents are of about unit variance.
+Every channel has an expected standard deviation, that of a first-order Markov image: the model for
+which the DCT is close to the best transform (Ahmed, Natarajan, Rao 1974, "Discrete Cosine
+Transform", IEEE Trans. Computers C-23). Channels are divided by its square root, and all by one
+factor that brings the mean square to about 1. So high frequencies stay smaller than low ones, as in
+the video: a model that leaves some noise in every channel alike then leaves little in the picture.
 
 Shape suffixes:
   F frames   H height   W width   T frames of a block   P pixels of a block (T·8·8)
@@ -89,8 +91,8 @@ class DctCodec:
         """Digest of all kernels and scales, rounded so that every machine finds the same."""
         digest = hashlib.sha256(np.round(_YCBCR_OF_RGB * 1e6).astype("<i8").tobytes())
         for num_frames in (1, TEMPORAL_COMPRESSION):
-            for plane, kept in self._planes():
-                for values in (_kernels(num_frames, kept), _stds(num_frames, kept, plane)):
+            for (_, kept), scales_C in zip(self._planes(), self._scales(num_frames), strict=True):
+                for values in (_kernels(num_frames, kept), scales_C):
                     digest.update(np.round(values * 1e4).astype("<i8").tobytes())
         return f"dct-{digest.hexdigest()[:16]}"
 
@@ -129,6 +131,12 @@ class DctCodec:
     def _planes(self) -> tuple[tuple[_Plane, int], ...]:
         return (_LUMA, self.kept_luma), (_CHROMA, self.kept_chroma), (_CHROMA, self.kept_chroma)
 
+    def _scales(self, num_frames: int) -> list[np.ndarray]:
+        """For Y, Cb and Cr: what each kept coefficient is divided by."""
+        stds = [_stds(num_frames, kept, plane) for plane, kept in self._planes()]
+        factor = np.sqrt(np.concatenate(stds).mean(dtype=np.float64))
+        return [np.sqrt(of_plane) * np.float32(factor) for of_plane in stds]
+
     def _encode_group(self, frames_THW3: np.ndarray) -> np.ndarray:
         size = SPATIAL_COMPRESSION
         num_frames, height, width, _ = frames_THW3.shape
@@ -138,8 +146,10 @@ class DctCodec:
         blocks = ycbcr_THW3.reshape(num_frames, h, size, w, size, 3).transpose(5, 0, 2, 4, 1, 3)
         planes_3PN = blocks.reshape(3, num_frames * size * size, h * w)
         channels_CN = [
-            _kernels(num_frames, kept) @ plane_PN / _stds(num_frames, kept, plane)[:, None]
-            for (plane, kept), plane_PN in zip(self._planes(), planes_3PN, strict=True)
+            _kernels(num_frames, kept) @ plane_PN / scales_C[:, None]
+            for (_, kept), plane_PN, scales_C in zip(
+                self._planes(), planes_3PN, self._scales(num_frames), strict=True
+            )
         ]
         return np.concatenate(channels_CN).reshape(self.latent_channels, h, w)
 
@@ -148,8 +158,8 @@ class DctCodec:
         _, h, w = latents_Chw.shape
         channels_CN = latents_Chw.reshape(self.latent_channels, h * w).astype(np.float32)
         planes_PN: list[np.ndarray] = []
-        for plane, kept in self._planes():
-            scaled_CN = channels_CN[:kept] * _stds(num_frames, kept, plane)[:, None]
+        for (_, kept), scales_C in zip(self._planes(), self._scales(num_frames), strict=True):
+            scaled_CN = channels_CN[:kept] * scales_C[:, None]
             planes_PN.append(_kernels(num_frames, kept).T @ scaled_CN)
             channels_CN = channels_CN[kept:]
         blocks = np.stack(planes_PN).reshape(3, num_frames, size, size, h, w)

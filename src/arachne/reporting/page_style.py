@@ -99,7 +99,7 @@ tr.ours td { font-weight: 650; }
 .badge.rejected { color: var(--bad); background: var(--bad-soft); }
 .samples {
   display: grid; gap: 14px; margin-top: 14px;
-  grid-template-columns: repeat(auto-fill, minmax(210px, 1fr));
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 620px), 1fr));
 }
 .samples figure { margin: 0; padding: 10px; }
 .samples figcaption {

@@ -1,3 +1,4 @@
+# pyright: basic
 """Frames to files that people open: an MP4 that every player shows, and a contact sheet."""
 
 from collections.abc import Sequence

@@ -43,7 +43,11 @@ class HostClock:
 
 
 class CudaClock:
-    """For ranks that compute on a GPU: events on the current stream."""
+    """For ranks that compute on a GPU: events on the current stream.
+
+    CUDA gives the time between two events as float32 milliseconds, after a day in steps of 8 ms:
+    so stamps are counted from the first one since the last reading.
+    """
 
     def __init__(self) -> None:
         self._origin: torch.cuda.Event | None = None
@@ -61,12 +65,13 @@ class CudaClock:
         return event
 
     def seconds(self, stamps: Sequence[torch.cuda.Event]) -> list[float]:
-        """Waits for the work before the last stamp."""
+        """Waits for the work before the last stamp; earlier stamps cannot be read afterwards."""
         if not stamps:
             return []
-        assert self._origin is not None, "a stamp was taken by another clock"
+        origin, self._origin = self._origin, None
+        assert origin is not None, "a stamp was read before, or taken by another clock"
         stamps[-1].synchronize()
-        return [self._origin_s + self._origin.elapsed_time(event) / 1e3 for event in stamps]
+        return [self._origin_s + origin.elapsed_time(event) / 1e3 for event in stamps]
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -9,6 +9,7 @@ ranks meet at, as torchrun's agent does, so that no port has to be guessed.
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -28,16 +29,27 @@ from arachne.core.errors import ArachneError
 from arachne.runtime.parent_watch import exit_with_parent
 from arachne.runtime.world import DeviceKind, World, join_world, leave_world, resolved_device_kind
 
-_GRACE_S = 5.0
+_PATIENCE_S = 5.0
+"""How long ranks that are done may take to end, and the cause of a failure to become known."""
+
+_GRACE_S = 2.0
+"""How long a rank may take to end after it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How one rank ended: its result, a user's error, or our bug."""
+    """How one rank ended: its result, a user's error, or our bug.
+
+    Attributes:
+        is_consequence: Whether the rank failed because it could not reach another one.
+        at_s: When it failed, on the machine's monotonic clock.
+    """
 
     result: Any = None
     error_kind: str = ""
     message: str = ""
+    is_consequence: bool = False
+    at_s: float = 0.0
 
 
 def run_ranks(
@@ -60,6 +72,7 @@ def run_ranks(
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes: list[Any] = []
     pipes: list[multiprocessing.connection.Connection] = []
+    patience_s = 0.0
     try:
         for rank in range(world_size):
             reader, writer = context.Pipe(duplex=False)
@@ -73,9 +86,11 @@ def run_ranks(
             processes.append(process)
             pipes.append(reader)
         with _signals_passed_on(processes):
-            return _collect(processes, pipes)
+            results = _collect(processes, pipes)
+        patience_s = _PATIENCE_S
+        return results
     finally:
-        _end(processes)
+        _end(processes, patience_s)
         for pipe in pipes:
             pipe.close()
 
@@ -125,15 +140,36 @@ def _run_rank(
     try:
         world = join_world(device, timeout_s)
         outcome = _Outcome(result=_call(target, world, args))
-    except ArachneError as error:
-        outcome = _Outcome(error_kind=type(error).__name__, message=str(error))
-    except BaseException:
-        outcome = _Outcome(error_kind="bug", message=traceback.format_exc())
-    writer.send(outcome)
+        # Plain pickle: a Connection would send tensors by handles that end with this process.
+        message = pickle.dumps(outcome)
+    except BaseException as error:
+        outcome = _failure(error)
+        message = pickle.dumps(outcome)
+    writer.send_bytes(message)
     writer.close()
     if outcome.error_kind:
         os._exit(1)  # the other ranks may never reach a common end
     leave_world()
+
+
+def _failure(error: BaseException) -> _Outcome:
+    is_ours = not isinstance(error, ArachneError)
+    return _Outcome(
+        error_kind="bug" if is_ours else type(error).__name__,
+        message=traceback.format_exc() if is_ours else str(error),
+        is_consequence=_is_consequence(error),
+        at_s=time.monotonic(),
+    )
+
+
+def _is_consequence(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, tells of a rank that cannot be reached."""
+    while error is not None:
+        # gloo raises a plain RuntimeError whose message starts with the place in its source.
+        if isinstance(error, torch.distributed.DistError) or "gloo/" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _call(target: Callable[..., Any], world: World, args: tuple[Any, ...]) -> Any:
@@ -161,10 +197,16 @@ def _collect(processes: list[Any], pipes: list[multiprocessing.connection.Connec
 
 def _outcome_of(process: Any, pipe: multiprocessing.connection.Connection, rank: int) -> _Outcome:
     try:
-        return pipe.recv()
+        message = pipe.recv_bytes()
     except (EOFError, OSError):
-        process.join(_GRACE_S)
-        return _Outcome(error_kind="LostRankError", message=_how_it_ended(rank, process.exitcode))
+        process.join(_PATIENCE_S)
+        return _Outcome(
+            error_kind="LostRankError",
+            message=_how_it_ended(rank, process.exitcode),
+            is_consequence=process.exitcode == -signal.SIGABRT,  # so gloo and NCCL end a rank
+            at_s=time.monotonic(),
+        )
+    return pickle.loads(message)
 
 
 def _how_it_ended(rank: int, exit_code: int | None) -> str:
@@ -184,17 +226,30 @@ def _culprit(
     processes: list[Any],
     pipes: list[multiprocessing.connection.Connection],
 ) -> tuple[int, _Outcome]:
-    """The failure to report: a lost or refused rank makes others fail, so it goes first."""
-    deadline = time.monotonic() + 1.0
-    while waiting and time.monotonic() < deadline:
-        for pipe in multiprocessing.connection.wait(list(waiting), timeout=0.1):
+    """The failure to report: what made the others fail.
+
+    A rank that fails closes its connections, and ranks that wait for it fail too, perhaps sooner
+    than its own words arrive: so failures that are consequences wait for one that is none.
+    """
+    begin_s = time.monotonic()
+    while waiting:
+        is_known = any(not outcome.is_consequence for outcome in failures.values())
+        left_s = begin_s + (0.5 if is_known else _PATIENCE_S) - time.monotonic()
+        if left_s <= 0.0:
+            break
+        for pipe in multiprocessing.connection.wait(list(waiting), timeout=left_s):
             rank = waiting.pop(pipe)
             outcome = _outcome_of(processes[rank], pipes[rank], rank)
             if outcome.error_kind:
                 failures[rank] = outcome
-    order = {"LostRankError": 1, "bug": 2}
-    rank = min(failures, key=lambda rank: (order.get(failures[rank].error_kind, 0), rank))
+    rank = min(failures, key=lambda rank: (*_precedence(failures[rank]), rank))
     return rank, failures[rank]
+
+
+def _precedence(outcome: _Outcome) -> tuple[bool, int, float]:
+    """Causes before consequences; a user's error, then a lost rank, then the earliest bug."""
+    order = {"LostRankError": 1, "bug": 2}.get(outcome.error_kind, 0)
+    return outcome.is_consequence, order, outcome.at_s if order == 2 else 0.0
 
 
 def _raise(rank: int, outcome: _Outcome) -> None:
@@ -204,13 +259,17 @@ def _raise(rank: int, outcome: _Outcome) -> None:
     raise RuntimeError(f"rank {rank} on {socket.gethostname()} failed:\n{outcome.message}")
 
 
-def _end(processes: list[Any]) -> None:
-    for process in processes:
-        process.join(0.0 if process.exitcode is not None else 0.5)
+def _end(processes: list[Any], patience_s: float) -> None:
+    """Ranks may end by themselves, then they are asked to, then they are made to."""
+    _join(processes, patience_s)
     for end in ("terminate", "kill"):
-        alive = [process for process in processes if process.is_alive()]
-        for process in alive:
-            getattr(process, end)()
-        deadline = time.monotonic() + _GRACE_S
-        for process in alive:
-            process.join(max(0.0, deadline - time.monotonic()))
+        for process in processes:
+            if process.is_alive():
+                getattr(process, end)()
+        _join(processes, _GRACE_S)
+
+
+def _join(processes: list[Any], within_s: float) -> None:
+    deadline_s = time.monotonic() + within_s
+    for process in processes:
+        process.join(max(0.0, deadline_s - time.monotonic()))

@@ -6,18 +6,19 @@ import os
 import threading
 
 
-def exit_with_parent() -> None:
+def exit_with_parent(leash: multiprocessing.connection.Connection | None = None) -> None:
     """Start a thread that ends this process as soon as the process that started it is gone.
 
-    Call it in a process that `multiprocessing` started; elsewhere it does nothing.
+    Also when the other end of `leash` is closed. Call it in a process that `multiprocessing`
+    started; elsewhere it does nothing.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    sentinel = parent.sentinel
+    ends = [parent.sentinel] if leash is None else [parent.sentinel, leash]
 
     def watch() -> None:
-        multiprocessing.connection.wait([sentinel])
+        multiprocessing.connection.wait(ends)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()

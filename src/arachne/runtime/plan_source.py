@@ -5,20 +5,25 @@ every other rank reads it from the store, so all hold the same bytes. A planner 
 late is replaced by the fallback, on rank 0 and therefore on all ranks alike.
 """
 
-import multiprocessing
-import os
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from arachne.core.placed_plan import PlacedPlan
-from arachne.runtime.parent_watch import exit_with_parent
+from arachne.runtime.planning_process import PlanningProcess
 from arachne.runtime.world import World
 
 Request = TypeVar("Request")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending(Generic[Request]):
+    request: Request
+    plan: Future[PlacedPlan]
 
 
 class PlanSource(Generic[Request]):
@@ -49,20 +54,19 @@ class PlanSource(Generic[Request]):
         self._make_fallback = make_fallback
         self._timeout_s = timeout_s
         self._say = say
-        self._pending: dict[int, Future[PlacedPlan]] = {}
-        self._pool = self._new_pool() if world.rank == 0 else None
+        self._pending: dict[int, _Pending[Request]] = {}
+        self._process = PlanningProcess() if world.rank == 0 else None
 
     def request(self, step: int) -> None:
         """Start planning a step in the background; only rank 0 does something."""
-        if self._pool is None or step in self._pending:
+        if self._process is None or step in self._pending:
             return
         request = self._request_of(step)
         try:
-            self._pending[step] = self._pool.submit(self._make_plan, request)
+            plan = self._process.submit(self._make_plan, request)
         except BrokenProcessPool:
-            self._pool.shutdown(wait=False)
-            self._pool = self._new_pool()
-            self._pending[step] = self._pool.submit(self._make_plan, request)
+            plan = self._new_process().submit(self._make_plan, request)
+        self._pending[step] = _Pending(request, plan)
 
     def obtain(self, step: int) -> PlacedPlan:
         """The plan of a step, the same on all ranks; every rank calls it in the same order."""
@@ -79,23 +83,34 @@ class PlanSource(Generic[Request]):
         self.request(step)
         pending = self._pending.pop(step)
         try:
-            return pending.result(timeout=self._timeout_s)
+            return pending.plan.result(timeout=self._timeout_s)
         except TimeoutError:
-            pending.cancel()
             reason = f"no plan after {self._timeout_s:g} s"
+            self._new_process()
+        except BrokenProcessPool:
+            reason = "its process ended"
+            self._new_process()
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            first_line, *_ = str(error).splitlines() or [""]
+            reason = f"{type(error).__name__}: {first_line}"
         self._say(f"step {step}: the planner failed ({reason}); using the static fallback plan")
-        return self._make_fallback(self._request_of(step))
+        return self._make_fallback(pending.request)
 
-    def _new_pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(max_workers=1, mp_context=context, initializer=_start_planning)
+    def _new_process(self) -> PlanningProcess:
+        """Replace a process that ended or hangs; it plans what was asked of the old one."""
+        assert self._process is not None
+        self._process.end()
+        self._process = PlanningProcess()
+        for step, pending in self._pending.items():
+            if not _is_ready(pending.plan):
+                plan = self._process.submit(self._make_plan, pending.request)
+                self._pending[step] = _Pending(pending.request, plan)
+        return self._process
 
     def close(self) -> None:
-        """End the planning process."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        """End the planning process, even if it is planning."""
+        if self._process is not None:
+            self._process.end()
 
     def __enter__(self) -> "PlanSource[Request]":
         return self
@@ -109,7 +124,8 @@ class PlanSource(Generic[Request]):
         self.close()
 
 
-def _start_planning() -> None:
-    """The planning process gives way to the ranks, and ends with rank 0."""
-    exit_with_parent()
-    os.nice(10)
+def _is_ready(plan: Future[PlacedPlan]) -> bool:
+    """Whether there is a plan, or the planner's own error; not if its process ended before."""
+    if plan.cancelled() or not plan.done():
+        return False
+    return not isinstance(plan.exception(), BrokenProcessPool)

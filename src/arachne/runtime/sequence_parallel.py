@@ -38,6 +38,7 @@ class _ActiveLaunch:
     group: RankGroup
     lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
     is_in_self_attention: bool = False
+    has_exchanged: bool = False
     streams: tuple[str, ...] = ()
 
     @property
@@ -80,6 +81,7 @@ def install(module: nn.Module, layout: SequenceLayout) -> None:
     assert attention, f"no module is named like {layout.self_attention!r}"
     for layer in attention:
         layer.register_forward_pre_hook(_enter_self_attention(layout.streams))
+        layer.register_forward_hook(_check_exchanged)
         layer.register_forward_hook(_leave_self_attention, always_call=True)
     nn.functional.scaled_dot_product_attention = _attention
 
@@ -126,9 +128,19 @@ def _enter_self_attention(streams: tuple[str, ...]) -> Callable[..., None]:
     def hook(_: nn.Module, _args: Any) -> None:
         if _active is not None:
             _active.is_in_self_attention = True
+            _active.has_exchanged = False
             _active.streams = streams
 
     return hook
+
+
+def _check_exchanged(_: nn.Module, _args: Any, _output: Any) -> None:
+    """Attention to a shard alone gives a wrong result without an error: refuse it."""
+    if _active is not None and not _active.has_exchanged:
+        raise NotImplementedError(
+            "self-attention did not call torch's scaled_dot_product_attention, so it saw only this "
+            "rank's tokens; use the model's native attention backend"
+        )
 
 
 def _leave_self_attention(_: nn.Module, _args: Any, _output: Any) -> None:
@@ -253,14 +265,16 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
     """`scaled_dot_product_attention` on [B, N, L, H]: over the whole sequence of the launch."""
     if _active is None or not _active.is_in_self_attention:
         return _local_attention(query, key, value, *args, **kwargs)
-    if args or kwargs.get("attn_mask") is not None:
+    mask, *rest = args or (kwargs.pop("attn_mask", None),)
+    if mask is not None:
         raise NotImplementedError("sequence parallelism does not take attention masks yet")
+    _active.has_exchanged = True
     lengths = _active.joint_lengths
     heads = split_sizes(query.shape[1], _active.group.size)
     exchange = _Exchange(lengths=lengths, heads=heads, group=_active.group)
     local_BLNH = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
     q, k, v = (t.transpose(1, 2) for t in _ToHeads.apply(exchange, *local_BLNH))
     # A member without a head computes nothing but has to take part in the backward exchanges.
-    mixed = _local_attention(q, k, v, **kwargs) if q.shape[1] else (q + k + v) * 0
+    mixed = _local_attention(q, k, v, None, *rest, **kwargs) if q.shape[1] else (q + k + v) * 0
     (out_BLNH,) = _ToSequence.apply(exchange, mixed.transpose(1, 2))
     return out_BLNH.transpose(1, 2)

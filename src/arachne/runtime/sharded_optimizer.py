@@ -155,6 +155,7 @@ class ShardedOptimizer:
                     target.data[low:high] = pieces[kind][name]
             with torch.no_grad():
                 bucket.master.copy_(tensors.pop("master"))
+            self._adamw.state.pop(bucket.master, None)
             if num_updates:
                 moments = {kind: tensor.detach() for kind, tensor in tensors.items()}
                 count = torch.tensor(float(num_updates))

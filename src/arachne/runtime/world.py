@@ -62,20 +62,21 @@ def join_world(kind: DeviceKind, timeout_s: float) -> World:
     """Join the world that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
 
     Every rank calls it once, before any other function of the runtime.
+
+    Raises:
+        ConfigError: There is no GPU for this rank.
     """
+    device = _device(kind, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
     timeout = timedelta(seconds=timeout_s)
     if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store, rank, size = next(rendezvous("env://", timeout=timeout))
-    device_kind = resolved_device_kind(kind)
-    if device_kind == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
-        device = torch.device("cpu")
         torch.set_num_threads(1)
     dist.init_process_group(
-        "nccl" if device_kind == "cuda" else "gloo",
+        "nccl" if device.type == "cuda" else "gloo",
         store=PrefixStore("groups", store),
         rank=rank,
         world_size=size,
@@ -89,6 +90,18 @@ def join_world(kind: DeviceKind, timeout_s: float) -> World:
         store=PrefixStore("arachne", store),
         timeout_s=timeout_s,
     )
+
+
+def _device(kind: DeviceKind, local_rank: int) -> torch.device:
+    if resolved_device_kind(kind) == "cpu":
+        return torch.device("cpu")
+    num_gpus = torch.cuda.device_count()
+    if local_rank >= num_gpus:
+        raise ConfigError(
+            f"rank {local_rank} of this machine needs a GPU of its own but there are {num_gpus}; "
+            f"start at most {num_gpus} ranks, or set run.device to 'cpu'"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def leave_world() -> None:

@@ -5,9 +5,9 @@ one step ahead, so that each rank can load what its own launches need and nothin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import isfinite
 
-import torch
 import torch.distributed as dist
 
 from arachne.core.batch import Batch
@@ -22,7 +22,9 @@ from arachne.runtime.plan_source import PlanSource
 from arachne.trainer import state
 from arachne.trainer.dataset import ClipArrays, StepBatch
 from arachne.trainer.measure import calibrated, shared_trace
+from arachne.trainer.objective import sigma_of
 from arachne.trainer.planning import PlanRequest, plan_batch
+from arachne.trainer.randomness import draw_clip
 from arachne.trainer.schedule import learning_rate
 from arachne.trainer.session import Session
 from arachne.trainer.state import Progressed
@@ -31,7 +33,8 @@ from arachne.trainer.stop_request import StopRequest
 from arachne.trainer.validation import validation_loss
 
 FALLBACK_PLANNER = "static_dp_longest_first"
-_MAX_BAD_STEPS = 10
+MAX_BAD_STEPS = 10
+"""So many steps in a row without an update end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,29 +74,41 @@ class Finished:
         was_stopped: True if a signal ended it before the last step.
         losses: Loss of every updating step so far.
         cluster: What plans were made for.
+        left_out: Names of clips that some step had to do without, sorted.
     """
 
     step: int
     was_stopped: bool
     losses: tuple[float, ...]
     cluster: Cluster
+    left_out: tuple[str, ...]
 
 
-def train(session: Session, listener: Listener, *, resume: bool) -> Finished:
+def train(
+    session: Session, listener: Listener, *, resume: bool, max_bad_steps: int = MAX_BAD_STEPS
+) -> Finished:
     """Train to `run.steps`; all ranks call it together.
 
     Raises:
         CheckpointError: There is nothing to resume from, or a checkpoint cannot be written.
-        DataError: Too many steps in a row had no finite gradient.
+        DataError: `max_bad_steps` in a row had no finite gradient, or no clip to train on.
+        InfeasibleError: A clip fits nowhere on the cluster; told before the first step.
     """
     stop = StopRequest()
     stop.listen()
     progressed = state.load_newest(session) if resume else _fresh()
     cluster = _cluster(session, progressed)
     progressed = replace(progressed, cluster=cluster)
+    _check_every_shape_fits(session, cluster)
     if progressed.step == 0:
         _validate(session, listener, 0)
-    run = _Run(session=session, listener=listener, cluster=cluster, stop=stop)
+    run = _Run(
+        session=session,
+        listener=listener,
+        cluster=cluster,
+        stop=stop,
+        max_bad_steps=max_bad_steps,
+    )
     with (
         PlanSource[PlanRequest](
             session.world,
@@ -116,6 +131,8 @@ class _Run:
     listener: Listener
     cluster: Cluster
     stop: StopRequest
+    max_bad_steps: int
+    left_out: set[str] = field(default_factory=set)
 
     def steps(
         self,
@@ -136,18 +153,15 @@ class _Run:
             self.listener.on_step(report)
             bad_steps = 0 if report.outcome.is_updated else bad_steps + 1
             self._say_what_was_left_out(report)
-            if bad_steps >= _MAX_BAD_STEPS:
-                raise DataError(
-                    f"{bad_steps} steps in a row had no finite gradient, the last with "
-                    f"{_bad_clips(report)}; lower optimizer.lr or remove the clips"
-                )
+            if bad_steps >= self.max_bad_steps:
+                raise _too_many_bad_steps(self.session, bad_steps, report)
             done = step + 1
             wants_stop = report.outcome.vote.wants_stop
             every = config.checkpoint.every
             if wants_stop or done == last or (every and done % every == 0):
                 state.save(self.session, progressed)
-            if wants_stop:
-                return self._finished(progressed, was_stopped=done < last)
+            if wants_stop and done < last:
+                return self._finished(progressed, was_stopped=True)
             if (config.validation.every and done % config.validation.every == 0) or done == last:
                 _validate(self.session, self.listener, done)
             if next_plan is not None:
@@ -160,6 +174,7 @@ class _Run:
             was_stopped=was_stopped,
             losses=progressed.losses,
             cluster=self.cluster,
+            left_out=tuple(sorted(self.left_out)),
         )
 
     def _plan_of(
@@ -206,20 +221,43 @@ class _Run:
         for slot, kept in enumerate(outcome.vote.is_kept):
             if not kept:
                 name = report.batch.clips[slot].name
+                self.left_out.add(name)
                 self.session.say(f"step {report.step}: clip {name!r} cannot be read; left out")
         if not outcome.is_updated:
-            self.session.say(
-                f"step {report.step}: no finite gradient ({_bad_clips(report)}); step skipped"
+            reason = (
+                f"no finite gradient ({_bad_clips(self.session, report)})"
+                if any(outcome.vote.is_kept)
+                else "none of its clips can be read"
             )
+            self.session.say(f"step {report.step}: {reason}; step skipped")
 
 
-def _bad_clips(report: StepReport) -> str:
+def _too_many_bad_steps(session: Session, count: int, report: StepReport) -> DataError:
+    if any(report.outcome.vote.is_kept):
+        return DataError(
+            f"{count} steps in a row had no finite gradient, the last with "
+            f"{_bad_clips(session, report)}; lower optimizer.lr or remove the clips"
+        )
+    return DataError(
+        f"{count} steps in a row could not be trained; in the last, step {report.step}, none of "
+        f"{len(report.batch.clips)} clips can be read from the cache; delete "
+        f"{session.config.data.cache!r} to encode the clips again"
+    )
+
+
+def _bad_clips(session: Session, report: StepReport) -> str:
     bad = [
-        f"{clip.name!r} ({clip.bucket}, ranks {_ranks_of(report.plan, slot)})"
+        f"{clip.name!r} ({clip.bucket}, noise level {_sigma_of(session, report.step, slot):.3f}, "
+        f"ranks {_ranks_of(report.plan, slot)})"
         for slot, clip in enumerate(report.batch.clips)
-        if not torch.isfinite(torch.tensor(report.outcome.clip_losses[slot]))
+        if not isfinite(report.outcome.clip_losses[slot])
     ]
     return "clips " + ", ".join(bad) if bad else "all losses finite"
+
+
+def _sigma_of(session: Session, step: int, slot: int) -> float:
+    draw = draw_clip(seed=session.config.run.seed, step=step, slot=slot, shape=())
+    return sigma_of(draw, session.config.objective)
 
 
 def _ranks_of(plan: PlacedPlan, slot: int) -> str:
@@ -256,6 +294,15 @@ def _cluster(session: Session, progressed: Progressed) -> Cluster:
         f"{calibration.median_error:.1%}"
     )
     return calibration.cluster
+
+
+def _check_every_shape_fits(session: Session, cluster: Cluster) -> None:
+    """Plan one clip of every shape, so that one that fits nowhere is named before step 1."""
+    rows = session.prepared.train.rows
+    first_of_shape = {row.bucket: item for item, row in reversed(tuple(enumerate(rows)))}
+    items = tuple(sorted(first_of_shape.values()))
+    request = session.plan_request(0, cluster)
+    _fallback_plan(replace(request, batch=session.prepared.train.batch_of(items, 0)))
 
 
 def _validate(session: Session, listener: Listener, step: int) -> None:

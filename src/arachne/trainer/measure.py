@@ -4,7 +4,6 @@ Every degree is measured with all its blocks at work at once, since ranks that s
 slow each other down in training too.
 """
 
-from datetime import timedelta
 from statistics import median
 
 import torch
@@ -30,7 +29,7 @@ _REPEATS = 3
 def calibrated(session: Session) -> Calibration:
     """The cluster of this run with measured rates; the same on all ranks, who call it together.
 
-    Leaves no gradient behind.
+    Leaves no gradient behind; may be called again.
     """
     tokens = measured_shapes(session)
     degrees = sorted({1, *(d for d in session.degrees if session.world.size % d == 0)})
@@ -55,8 +54,10 @@ def calibrated(session: Session) -> Calibration:
             element_bytes=torch.finfo(session.dtype).bits // 8,
         )
         world.store.set("calibration", to_json(fitted))
-    world.store.wait(["calibration"], timedelta(seconds=world.timeout_s))
-    return from_json(world.store.get("calibration"), Calibration, what="calibration")
+    torch.distributed.barrier()
+    shared = from_json(world.store.get("calibration"), Calibration, what="calibration")
+    torch.distributed.barrier()
+    return shared
 
 
 def measured_shapes(session: Session) -> list[Bucket]:

@@ -63,8 +63,9 @@ def prepare(
     ledger = read_manifest(manifest)
     cache_dir = Path(config.data.cache)
     fingerprints = (video_encoder.fingerprint, text_encoder.fingerprint)
-    wanted = missing(ledger.rows, LatentCache(cache_dir), config.data.fps, *fingerprints)
-    mine = wanted[world.rank :: world.size]
+    # Dealt before asking what is missing: other ranks may have begun to fill the cache.
+    dealt = ledger.usable[world.rank :: world.size]
+    mine = missing(dealt, LatentCache(cache_dir), config.data.fps, *fingerprints)
     rejected: list[LedgerRow] = []
     for done, row in enumerate(mine, start=1):
         encoded = encode_clip(

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from arachne.core.cluster import Cluster
 from arachne.core.errors import CheckpointError
 from arachne.core.strict_json import from_json, to_json
 from arachne.runtime.sharded_optimizer import MOMENTS
+from arachne.trainer.agreement import do_together
 from arachne.trainer.checkpoint import (
     CheckpointReader,
     Chunk,
@@ -42,9 +42,9 @@ def save(session: Session, progressed: Progressed) -> None:
     """Write and commit a checkpoint; all ranks call it together.
 
     Raises:
-        CheckpointError: The disk is full, or cannot be written.
+        CheckpointError: The disk is full, or cannot be written; on every rank, whoever met it.
     """
-    world = session.world
+    world, everyone = session.world, session.groups.world
     chunks = [
         Chunk(
             name=piece.name,
@@ -55,47 +55,55 @@ def save(session: Session, progressed: Progressed) -> None:
         )
         for piece in session.optimizer.pieces()
     ]
-    write_shard(session.run_dir, progressed.step, world.rank, chunks)
-    dist.barrier()
-    if world.rank == 0:
-        commit(
-            session.run_dir,
-            progressed.step,
-            parameters=session.optimizer.shapes,
-            state=TrainState(
-                step=progressed.step,
-                num_updates=progressed.num_updates,
-                seed=session.config.run.seed,
-                world_size=world.size,
-                config_json=to_json(session.config),
-                losses=progressed.losses,
-                cluster_json=to_json(progressed.cluster) if progressed.cluster else None,
-            ),
-            keep=session.config.checkpoint.keep,
-        )
-    dist.barrier()
+
+    def write() -> None:
+        write_shard(session.run_dir, progressed.step, world.rank, chunks)
+
+    def commit_on_rank_0() -> None:
+        if world.rank == 0:
+            commit(
+                session.run_dir,
+                progressed.step,
+                parameters=session.optimizer.shapes,
+                state=_train_state(session, progressed),
+                keep=session.config.checkpoint.keep,
+            )
+
+    do_together(world, everyone, write)
+    do_together(world, everyone, commit_on_rank_0)
+    session.recorder.finish(step=progressed.step, planner="checkpoint")
+
+
+def _train_state(session: Session, progressed: Progressed) -> TrainState:
+    return TrainState(
+        step=progressed.step,
+        num_updates=progressed.num_updates,
+        seed=session.config.run.seed,
+        world_size=session.world.size,
+        config_json=to_json(session.config),
+        losses=progressed.losses,
+        cluster_json=to_json(progressed.cluster) if progressed.cluster else None,
+    )
 
 
 def load_newest(session: Session) -> Progressed:
     """Take over the newest whole checkpoint; all ranks call it together.
 
     Raises:
-        CheckpointError: There is none, or it is of another model.
+        CheckpointError: There is none, or it is of another model; on every rank.
     """
-    world = session.world
-    if world.rank == 0:
-        path = newest(session.run_dir, on_skip=session.say)
-        world.store.set("resume from", str(path))
+    world, everyone = session.world, session.groups.world
+
+    def find_on_rank_0() -> None:
+        if world.rank == 0:
+            path = newest(session.run_dir, on_skip=session.say)
+            world.store.set("resume from", str(path))
+
+    do_together(world, everyone, find_on_rank_0)
     reader = CheckpointReader(Path(world.store.get("resume from").decode()))
-    check_same_model(reader, session.optimizer.shapes)
-    state: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in ("master", *MOMENTS)}
-    for name, start, stop in session.optimizer.owned_ranges():
-        for kind, tensors in state.items():
-            values = reader.read(name, kind, start, stop)  # pyright: ignore[reportArgumentType]
-            tensors[name] = torch.from_numpy(values)
-    session.optimizer.load(state, reader.state.num_updates)
+    do_together(world, everyone, lambda: _take_over(session, reader))
     session.optimizer.share()
-    session.recorder.finish(step=reader.state.step, planner="")
+    session.recorder.finish(step=reader.state.step, planner="checkpoint")
     cluster = reader.state.cluster_json
     return Progressed(
         step=reader.state.step,
@@ -103,6 +111,17 @@ def load_newest(session: Session) -> Progressed:
         losses=reader.state.losses,
         cluster=from_json(cluster, Cluster, what="calibrated cluster") if cluster else None,
     )
+
+
+def _take_over(session: Session, reader: CheckpointReader) -> None:
+    """Read what this rank owns of the optimizer's state."""
+    check_same_model(reader, session.optimizer.shapes)
+    state: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in ("master", *MOMENTS)}
+    for name, start, stop in session.optimizer.owned_ranges():
+        for kind, tensors in state.items():
+            values = reader.read(name, kind, start, stop)  # pyright: ignore[reportArgumentType]
+            tensors[name] = torch.from_numpy(values)
+    session.optimizer.load(state, reader.state.num_updates)
 
 
 def check_same_model(reader: CheckpointReader, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -43,11 +43,13 @@ class StepOutcome:
     """What one step did; the same on every rank but for `log`.
 
     Attributes:
-        loss: Mean of the clips' losses by their weights, as it was optimized.
+        loss: Mean of the clips' losses by their weights, as it was optimized; NaN if no clip
+            could be read.
         clip_losses: Loss by slot; 0 for a slot that was voted out.
         grad_norm: Global norm before clipping.
         vote: What was agreed before the first launch.
-        is_updated: False if the gradient was not finite: then nothing changed.
+        is_updated: False if the gradient was not finite, or no clip could be read: then
+            nothing changed.
         step_s: This rank's seconds, from before loading until the parameters were shared.
         log: This rank's events.
     """
@@ -72,8 +74,10 @@ def run_step(
 ) -> StepOutcome:
     """Train one step; every rank calls it with the same batch, plan and learning rate.
 
+    A clip that some rank cannot read is left out on all ranks; the others then count more.
+
     Raises:
-        DataError: No clip of the batch can be read.
+        RuntimeError: Ranks hold different plans; nothing was trained.
     """
     begin_s = time.perf_counter()
     samples, unreadable = _loaded(session, chosen, plan, read)
@@ -82,7 +86,8 @@ def run_step(
     session.optimizer.reduce()
     weights = batch_weights(session, chosen, vote.is_kept)
     clip_losses, squared_norm = _summed(session, losses)
-    loss = sum(w * value for w, value in zip(weights, clip_losses, strict=True) if w)
+    weighted = [w * value for w, value in zip(weights, clip_losses, strict=True) if w]
+    loss = sum(weighted) if weighted else float("nan")
     grad_norm = sqrt(squared_norm) if squared_norm >= 0.0 else float("nan")
     is_updated = isfinite(loss) and isfinite(grad_norm)
     if is_updated:
@@ -123,7 +128,7 @@ def accumulate(
         if not slots:
             return
         of_clips = slot_losses(session, [samples[slot] for slot in slots])
-        weight = torch.tensor([weights[slot] for slot in slots]).to(of_clips)
+        weight = of_clips.new_tensor([weights[slot] for slot in slots])
         ((weight * of_clips).sum() / launch.degree).backward()
         losses[slots] += of_clips.detach().double().cpu() / launch.degree
 
@@ -204,11 +209,6 @@ def _voted(
     *is_lost, highest, minus_lowest, stop = ballot.tolist()
     if highest != -minus_lowest:
         raise RuntimeError(f"ranks hold different plans of step {plan.step}; nothing was trained")
-    if all(is_lost):
-        raise DataError(
-            f"step {plan.step}: none of its {num_slots} clips can be read from the cache; delete "
-            f"{session.config.data.cache!r} to encode the clips again"
-        )
     return Vote(is_kept=tuple(not lost for lost in is_lost), wants_stop=bool(stop))
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from arachne.core.errors import DataError
 from arachne.runtime import collectives
 from arachne.trainer.objective import ClipSample
 from arachne.trainer.randomness import draw_clip
@@ -19,20 +20,39 @@ def validation_loss(session: Session) -> float:
     """Mean over the held-out clips (all clips if none are held out) and noise levels.
 
     Every rank calls it; each takes a share of the clips, so that the sum is the same on any world.
+    A clip that cannot be read from the cache is named and left out of the mean.
+
+    Raises:
+        DataError: No clip can be read.
     """
     data = session.prepared.held_out
     if not data.rows:
         data = session.prepared.train
     losses = torch.zeros(len(data.rows), dtype=torch.float64)
+    is_lost = torch.zeros(len(data.rows), dtype=torch.float64)
     for item in _items_of_rank(session, [row.num_tokens for row in data.rows]):
-        arrays = data.read(item)
+        try:
+            arrays = data.read(item)
+        except DataError:
+            is_lost[item] = 1.0
+            continue
         with torch.no_grad():
             for sample in _samples(session, item, arrays):
                 losses[item] += slot_losses(session, [sample]).double().cpu()[0]
-    on_device = losses.to(session.world.device)
+    on_device = torch.cat([losses, is_lost]).to(session.world.device)
     collectives.all_reduce_sum(on_device, session.groups.world)
     session.recorder.finish(step=0, planner="validation")
-    return float(on_device.mean()) / session.config.validation.noises
+    losses, is_lost = on_device.cpu().chunk(2)
+    lost = [row.clip.name for row, lost in zip(data.rows, is_lost.tolist(), strict=True) if lost]
+    for name in lost:
+        session.say(f"validation: clip {name!r} cannot be read; left out")
+    num_read = len(data.rows) - len(lost)
+    if not num_read:
+        raise DataError(
+            f"validation: none of its {len(lost)} clips can be read from the cache; delete "
+            f"{session.config.data.cache!r} to encode the clips again"
+        )
+    return float(losses.sum()) / num_read / session.config.validation.noises
 
 
 def _samples(session: Session, item: int, arrays) -> list[ClipSample]:

@@ -37,10 +37,10 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dir", type=Path, default=Path("runs/demo"), help="folder of the run")
-    parser.add_argument("--steps", type=int, default=100, help="training steps (default: 100)")
+    parser.add_argument("--steps", type=int, default=200, help="training steps (default: 200)")
     parser.add_argument("--ranks", type=int, default=0, help="ranks (default: one per core, 2-8)")
     parser.add_argument(
-        "--race", type=int, default=7, metavar="N", help="steps per raced strategy (default: 7)"
+        "--race", type=int, default=9, metavar="N", help="steps per raced strategy (default: 9)"
     )
     parser.add_argument("--json", action="store_true", help="print summary.json at the end")
     parser.set_defaults(run=run)
@@ -109,6 +109,7 @@ def _fresh_run(folder: Path, arguments: argparse.Namespace, console: Console) ->
     from arachne.cli.demo.dataset import make_dataset
     from arachne.cli.demo.settings import demo_config
     from arachne.cli.run_dir import write_resolved
+    from arachne.reporting.run_files import RESOLVED_CONFIG
 
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).is_file():
         raise ConfigError(
@@ -122,6 +123,7 @@ def _fresh_run(folder: Path, arguments: argparse.Namespace, console: Console) ->
     config = demo_config(folder, steps=arguments.steps, ranks=arguments.ranks)
     make_dataset(Path(config.data.path))
     write_resolved(config, folder / "run.toml")
+    write_resolved(config, folder / RESOLVED_CONFIG)
     console.print(escape(f"Arachne's demo: everything it makes lies in {folder}"))
     return config
 

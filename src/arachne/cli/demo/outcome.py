@@ -68,7 +68,7 @@ def show_checks(result: DemoResult, console: Console) -> None:
 
 
 def check_resume(config: RunConfig, result: DemoResult, console: Console) -> float:
-    """Resume from the checkpoint before the last steps on fewer ranks; the loss's relative error."""
+    """Resume before the last steps on fewer ranks; the relative error of their losses."""
     run_dir = Path(config.run.dir)
     at_step = config.run.steps - RESUMED_STEPS
     ranks = max(1, config.run.ranks // 2)

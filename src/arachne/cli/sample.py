@@ -1,0 +1,127 @@
+"""`arachne sample RUN_DIR --prompt …`: a video from a checkpoint."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from arachne.core.bucket import Bucket
+from arachne.core.errors import CheckpointError, ConfigError, DataError
+from arachne.core.strict_toml import load_toml
+from arachne.reporting.run_files import RESOLVED_CONFIG, SAMPLES
+
+_EXAMPLE = """example:
+  arachne sample runs/demo --prompt "a big grey rabbit yawns"
+  arachne sample runs/first --prompt "waves on a beach" --size 832x480x81 --steps 50 --seed 7
+
+writes an mp4 and a PNG contact sheet into RUN_DIR/samples"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the verb."""
+    parser = subparsers.add_parser(
+        "sample",
+        help="a video from a checkpoint",
+        description="Sample a video from the newest whole checkpoint of a run, in one process.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
+    parser.add_argument("--prompt", required=True, help="what the video should show")
+    parser.add_argument(
+        "--size",
+        metavar="WxHxF",
+        help="width x height x frames (default: the shape most clips of the run have)",
+    )
+    parser.add_argument("--steps", type=int, default=30, help="Euler steps (default: 30)")
+    parser.add_argument(
+        "--guidance", type=float, default=5.0, help="classifier-free guidance; 1 = none"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the noise")
+    parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
+    parser.add_argument("--output", type=Path, metavar="FILE.mp4", help="where the video goes")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sample and write; 0.
+
+    Raises:
+        ArachneError: There is no run or checkpoint, or a size is not legal.
+    """
+    from arachne.core.families import family_named
+    from arachne.reporting.video_files import contact_sheet, write_mp4
+    from arachne.trainer.config import RunConfig
+
+    run_dir: Path = arguments.run_dir
+    if not (run_dir / RESOLVED_CONFIG).is_file():
+        raise DataError(
+            f"{str(run_dir)!r} is not a run: it has no {RESOLVED_CONFIG}; name the run.dir of an "
+            "`arachne train`"
+        )
+    if arguments.steps < 1:
+        raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
+    config = load_toml(run_dir / RESOLVED_CONFIG, RunConfig)
+    checkpoint = _checkpoint(run_dir, arguments.checkpoint)
+    bucket = Bucket.parse(arguments.size) if arguments.size else _usual_bucket(run_dir)
+    family_named(config.model.family).geometry.check(bucket)
+
+    from arachne.trainer.generate import generate
+
+    print(f"sampling {bucket} from {checkpoint.name} in {arguments.steps} steps")
+    frames = generate(
+        config,
+        checkpoint,
+        prompt=arguments.prompt,
+        bucket=bucket,
+        steps=arguments.steps,
+        guidance=arguments.guidance,
+        seed=arguments.seed,
+    )
+    path = arguments.output or _free_path(run_dir / SAMPLES, arguments.prompt, arguments.seed)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_mp4(path, frames, config.data.fps)
+        contact_sheet(path.with_suffix(".png"), [(arguments.prompt, frames)], 8)
+    except OSError as error:
+        raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose --output") from error
+    print(f"video:   {path}\npicture: {path.with_suffix('.png')}")
+    return 0
+
+
+def _checkpoint(run_dir: Path, step: int | None) -> Path:
+    from arachne.trainer.checkpoint import checkpoints_dir, newest, verified
+    from arachne.trainer.checkpoint_files import step_name
+
+    if step is None:
+        return newest(run_dir, on_skip=print)
+    path = checkpoints_dir(run_dir) / step_name(step)
+    if not path.is_dir():
+        found = ", ".join(sorted(p.name for p in checkpoints_dir(run_dir).glob("step-*"))) or "none"
+        raise CheckpointError(f"there is no checkpoint of step {step}; found: {found}")
+    verified(path)
+    return path
+
+
+def _usual_bucket(run_dir: Path) -> Bucket:
+    """The shape that most of the run's videos have; of its stills if it has no video."""
+    from collections import Counter
+
+    from arachne.data.manifest import read_manifest
+    from arachne.reporting.run_files import MANIFEST
+
+    rows = read_manifest(run_dir / MANIFEST).usable
+    counts = Counter(row.bucket for row in rows if row.bucket is not None)
+    return max(counts, key=lambda bucket: (bucket.frames > 1, counts[bucket], bucket))
+
+
+def _free_path(folder: Path, prompt: str, seed: int) -> Path:
+    """A name made of the prompt's first words that no file has yet."""
+    words = "-".join(re.findall(r"\w+", prompt.lower())[:6])[:60] or "sample"
+    number = 0
+    while True:
+        suffix = f"-{number}" if number else ""
+        path = folder / f"{words}-seed{seed}{suffix}.mp4"
+        if not path.exists():
+            return path
+        number += 1

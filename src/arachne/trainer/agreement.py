@@ -1,0 +1,42 @@
+"""Ranks that meet before an error ends them: all of them raise it, or none does."""
+
+from collections.abc import Callable
+
+import torch
+
+from arachne.core import errors
+from arachne.core.errors import ArachneError, CheckpointError
+from arachne.runtime import collectives
+from arachne.runtime.process_groups import RankGroup
+from arachne.runtime.world import World
+
+
+def do_together(world: World, group: RankGroup, action: Callable[[], None]) -> None:
+    """Run each rank's own `action`; if one fails on any rank, every rank raises that error.
+
+    All ranks of the world call it at the same moment, `group` being the whole world.
+
+    Raises:
+        ArachneError: The error of the lowest rank that failed; an `OSError` becomes a
+            `CheckpointError`.
+    """
+    failure: ArachneError | None = None
+    try:
+        action()
+    except ArachneError as error:
+        failure = error
+    except OSError as error:
+        failure = CheckpointError(f"the disk cannot be used: {error}")
+    if failure is not None:
+        world.store.set(f"failure/{world.rank}", f"{type(failure).__name__}:{failure}")
+    # The lowest rank that failed wins, since the largest ballot does.
+    ballot = 0 if failure is None else world.size - world.rank
+    highest = torch.tensor([ballot], dtype=torch.int64, device=world.device)
+    collectives.all_reduce_max(highest, group)
+    if not int(highest):
+        return
+    culprit = world.size - int(highest)
+    if failure is not None and culprit == world.rank:
+        raise failure
+    name, _, message = world.store.get(f"failure/{culprit}").decode().partition(":")
+    raise getattr(errors, name)(message)

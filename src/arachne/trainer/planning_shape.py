@@ -1,0 +1,78 @@
+"""The model's shape from a run file alone, for planning on a machine without torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from arachne.core.errors import ConfigError
+from arachne.core.model_shape import ModelShape
+from arachne.models.codec import DctCodec
+from arachne.models.hashed_text import HASHED_TEXT_SIZE
+from arachne.trainer.config import ModelSettings
+
+
+def planning_shape(settings: ModelSettings) -> ModelShape:
+    """The shape that training will build, read from configuration files where they are named.
+
+    Raises:
+        ConfigError: A size is missing, or a named folder has no configuration.
+    """
+    if settings.pretrained:
+        return _pretrained_shape(settings)
+    return settings.shape(
+        latent_channels=_latent_channels(settings.video_encoder),
+        text_size=_text_size(settings.text_encoder),
+    )
+
+
+def _pretrained_shape(settings: ModelSettings) -> ModelShape:
+    options = _options("model.pretrained", settings.pretrained, "transformer")
+    sizes = {
+        "num_layers": "num_layers",
+        "num_heads": "num_attention_heads",
+        "head_size": "attention_head_dim",
+        "ffn_size": "ffn_dim",
+        "latent_channels": "in_channels",
+        "text_size": "text_dim",
+        "freq_size": "freq_dim",
+    }
+    found = {ours: _size(options, theirs, settings.pretrained) for ours, theirs in sizes.items()}
+    return ModelShape(family=settings.family, text_tokens=settings.num_text_tokens, **found)
+
+
+def _latent_channels(name_or_folder: str) -> int:
+    if name_or_folder == "dct":
+        return DctCodec().latent_channels
+    options = _options("model.video_encoder", name_or_folder, "vae")
+    return _size(options, "z_dim", name_or_folder)
+
+
+def _text_size(name_or_folder: str) -> int:
+    if name_or_folder == "hashed":
+        return HASHED_TEXT_SIZE
+    options = _options("model.text_encoder", name_or_folder, "text_encoder")
+    return _size(options, "d_model", name_or_folder)
+
+
+def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
+    for path in (Path(folder) / part / "config.json", Path(folder) / "config.json"):
+        if path.is_file():
+            try:
+                options = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"cannot read {str(path)!r}: {error}") from error
+            if isinstance(options, dict):
+                return options
+    raise ConfigError(
+        f"{setting} {folder!r} has no config.json, and none in {part}/; name a folder in the layout "
+        "of diffusers"
+    )
+
+
+def _size(options: dict[str, Any], key: str, folder: str) -> int:
+    value = options.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"the config.json of {folder!r} has {key} = {value!r}; planning needs an integer above 0"
+        )
+    return value

@@ -1,0 +1,251 @@
+"""Ranks end together: with their results, or with the words of the one that failed first."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from arachne.core.errors import ConfigError, DataError, LostRankError
+from arachne.runtime import launcher
+from arachne.runtime.launcher import run_ranks
+from tests.runtime.rank_groups import all_end, children
+
+pytestmark = pytest.mark.distributed
+
+LONG_S = 50.0
+"""Nothing here may take as long as ranks wait for each other."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running():
+    before, begin_s = children(), time.monotonic()
+    yield
+    assert children() <= before
+    assert time.monotonic() - begin_s < 10.0
+
+
+def meet() -> None:
+    dist.all_reduce(torch.ones(1))
+
+
+def rank_and_sum(world, addend):
+    meet()
+    return world.rank, world.size, addend + world.rank
+
+
+def test_results_come_back_by_rank():
+    assert run_ranks(3, rank_and_sum, (10,)) == [(0, 3, 10), (1, 3, 11), (2, 3, 12)]
+
+
+def tensor_of_rank(world):
+    return torch.full((100_000,), float(world.rank))
+
+
+def test_a_tensor_comes_back_by_value():
+    for rank, tensor in enumerate(run_ranks(2, tensor_of_rank)):
+        assert torch.equal(tensor, torch.full((100_000,), float(rank)))
+
+
+def slow_to_leave(world, folder):
+    torch.distributed.barrier()
+    threading.Thread(target=lambda: (time.sleep(1.2), (folder / str(world.rank)).touch())).start()
+
+
+def test_ranks_that_are_done_may_finish_what_they_started(tmp_path: Path):
+    run_ranks(2, slow_to_leave, (tmp_path,))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def refuse_on(world, bad_rank):
+    if world.rank == bad_rank:
+        raise DataError(f"clip 'a/b.mp4' is bad, says rank {world.rank}")
+    meet()
+    time.sleep(LONG_S)
+
+
+@pytest.mark.parametrize("bad_rank", [0, 2])
+def test_a_users_error_arrives_as_itself_while_others_wait(bad_rank):
+    with pytest.raises(DataError, match=f"^clip 'a/b.mp4' is bad, says rank {bad_rank}$"):
+        run_ranks(3, refuse_on, (bad_rank,), timeout_s=LONG_S)
+
+
+def fail_on(world, bad_rank):
+    if world.rank == bad_rank:
+        meet()
+        raise ZeroDivisionError("the cause")
+    while True:
+        meet()  # ends when the connection is closed
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1, 2])
+def test_a_bug_arrives_with_its_traceback_and_not_with_its_consequences(bad_rank):
+    with pytest.raises(RuntimeError) as caught:
+        run_ranks(3, fail_on, (bad_rank,), timeout_s=LONG_S)
+    message = str(caught.value)
+    assert message.startswith(f"rank {bad_rank} on ")
+    assert 'raise ZeroDivisionError("the cause")' in message
+    assert "gloo" not in message
+
+
+def fail_late(world):
+    """Rank 0 learns that rank 1 is gone long before rank 1 can say why."""
+    if world.rank == 1:
+        dist.destroy_process_group()
+        time.sleep(1.5)
+        raise ZeroDivisionError("the cause")
+    meet()
+
+
+def test_a_consequence_that_is_known_first_waits_for_its_cause():
+    with pytest.raises(RuntimeError, match="the cause"):
+        run_ranks(2, fail_late, timeout_s=LONG_S)
+
+
+def refuse_because_of_a_lost_peer(world):
+    if world.rank == 1:
+        meet()
+        raise ZeroDivisionError("the cause")
+    try:
+        while True:
+            meet()
+    except RuntimeError as error:
+        raise ConfigError("something else must be wrong") from error
+
+
+def test_a_users_error_that_follows_from_a_lost_peer_hides_nothing():
+    with pytest.raises(RuntimeError, match="the cause"):
+        run_ranks(2, refuse_because_of_a_lost_peer, timeout_s=LONG_S)
+
+
+def only_consequences(world):
+    raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1] closed by peer")
+
+
+def test_consequences_are_reported_where_there_is_nothing_else():
+    with pytest.raises(RuntimeError, match="rank 0 on .*failed:\n(.|\n)*closed by peer"):
+        run_ranks(2, only_consequences)
+
+
+def kill_on(world, bad_rank, number):
+    meet()
+    if world.rank == bad_rank:
+        os.kill(os.getpid(), number)
+    while True:
+        meet()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+@pytest.mark.parametrize("bad_rank", [0, 2])
+def test_a_killed_rank_is_named_with_its_signal(bad_rank, number):
+    expected = f"^rank {bad_rank} was ended by {number.name} before the run was over; start again"
+    with pytest.raises(LostRankError, match=expected):
+        run_ranks(3, kill_on, (bad_rank, number), timeout_s=LONG_S)
+
+
+def leave_quietly(world):
+    if world.rank == 1:
+        os._exit(7)
+    meet()
+
+
+def test_a_rank_that_ends_without_a_result_is_lost():
+    with pytest.raises(LostRankError, match="^rank 1 ended with exit code 7 before"):
+        run_ranks(2, leave_quietly, timeout_s=LONG_S)
+
+
+def unpicklable_result(world):
+    return lambda: world
+
+
+def test_a_result_that_cannot_be_sent_is_a_bug_and_no_lost_rank():
+    with pytest.raises(RuntimeError, match="pickle"):
+        run_ranks(2, unpicklable_result, timeout_s=LONG_S)
+
+
+def hang_on_purpose(world):
+    """The others hang where no signal handler of Python runs, and no connection closes."""
+    if world.rank == 0:
+        time.sleep(0.3)
+        raise DataError("rank 0 gives up")
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    torch.distributed.TCPStore("127.0.0.1", world.store.underlying_store.port).wait(["never"])
+
+
+def test_ranks_that_ignore_being_asked_are_made_to_end():
+    with pytest.raises(DataError, match="gives up"):
+        run_ranks(4, hang_on_purpose, timeout_s=LONG_S)
+
+
+def wait_for_signal(world, number, folder):
+    seen = threading.Event()
+    signal.signal(number, lambda *_: seen.set())
+    (folder / str(world.rank)).touch()
+    assert seen.wait(8.0), "no signal came"
+    return "heard"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on_and_the_ranks_decide(number, tmp_path: Path):
+    def send() -> None:
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert run_ranks(2, wait_for_signal, (number, tmp_path)) == ["heard", "heard"]
+    sender.join()
+    assert signal.getsignal(number) is before
+
+
+SCRIPT = """
+import os, sys, time
+import torch.distributed as dist
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.plan_source import PlanSource
+
+def hang(world, folder):
+    plans = PlanSource(world, request_of=lambda step: 60.0, make_plan=time.sleep,
+                       make_fallback=time.sleep, timeout_s=60.0, say=print)
+    plans.request(0)
+    time.sleep(0.5)
+    children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read()
+    with open(f"{folder}/{world.rank}.part", "w") as file:
+        file.write(f"{os.getpid()} {children}")
+    os.rename(f"{folder}/{world.rank}.part", f"{folder}/{world.rank}")
+    if world.rank:
+        dist.barrier()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    run_ranks(3, hang, (sys.argv[1],))
+"""
+
+
+def test_ranks_and_their_planner_end_when_the_launcher_is_killed(tmp_path: Path):
+    script, folder = tmp_path / "script.py", tmp_path / "pids"
+    script.write_text(SCRIPT)
+    folder.mkdir()
+    root = Path(launcher.__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(folder)], env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    try:
+        deadline_s = time.monotonic() + 9.0
+        while not all((folder / str(rank)).exists() for rank in range(3)):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+    finally:
+        parent.kill()
+        parent.wait()
+    pids = [int(word) for rank in range(3) for word in (folder / str(rank)).read_text().split()]
+    assert len(pids) >= 4, "three ranks and a planner"
+    assert all_end(pids), "something outlived its run"
