@@ -21,7 +21,7 @@ def batch() -> Batch:
 
 
 def launch(
-    *slots: int, ranks: tuple[int, ...], start_s: float, duration_s: float = 1.0
+    *slots: int, ranks: tuple[int, ...], start_s: float, duration_s: float = 1.0, phase: int = 0
 ) -> PlacedLaunch:
     bucket, num_tokens = (VIDEO, 216) if slots[0] == 0 else (IMAGE, 24)
     return PlacedLaunch(
@@ -29,6 +29,7 @@ def launch(
         ranks=ranks,
         start_s=start_s,
         duration_s=duration_s,
+        phase=phase,
     )
 
 

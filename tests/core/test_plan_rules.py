@@ -7,11 +7,14 @@ from tests.core.plans import batch, launch, plan_of, valid_plan
 
 VIDEO = launch(0, ranks=(0, 1), start_s=0.0)
 IMAGES = launch(1, 2, ranks=(0,), start_s=1.0)
+IMAGES_FIRST = launch(1, 2, ranks=(0,), start_s=0.0)
 
 
 def test_a_valid_plan_passes():
     check_placed_plan(valid_plan(), batch(), 2)
     check_placed_plan(plan_of(VIDEO, IMAGES), batch(), 2)
+    after_barrier = launch(0, ranks=(1,), start_s=1.0, phase=1)
+    check_placed_plan(plan_of(IMAGES_FIRST, after_barrier), batch(), 2)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,15 @@ def test_a_valid_plan_passes():
             plan_of(VIDEO, launch(1, 2, ranks=(0,), start_s=0.5)),
             "starts launch 1 on rank 0 before that rank is free",
         ),
+        (
+            plan_of(IMAGES_FIRST, launch(0, ranks=(1,), start_s=0.5, phase=1)),
+            "starts launch 1 of phase 1 before the phase before it has ended",
+        ),
+        (
+            plan_of(launch(0, ranks=(1,), start_s=0.0, phase=1), IMAGES),
+            "lists launch 1 of phase 0 after one of phase 1",
+        ),
+        (plan_of(VIDEO, launch(1, 2, ranks=(0,), start_s=1.0, phase=-1)), "a negative phase"),
     ],
 )
 def test_a_broken_rule_is_named(plan: PlacedPlan, message: str):

@@ -76,7 +76,7 @@ def test_each_flipped_byte_is_found(cache: LatentCache) -> None:
 
 
 def test_a_missing_array_is_told_from_a_damaged_one(cache: LatentCache) -> None:
-    with pytest.raises(DataError, match=r"no cached array .*; run `arachne prepare` again"):
+    with pytest.raises(DataError, match=r"no cached array .*; train again to encode it"):
         cache.get(KEY)
 
 

@@ -4,7 +4,7 @@ from arachne.core.cascade import Cascade
 from arachne.core.plan_rules import check_placed_plan
 from arachne.mapper.placement import place
 from arachne.planner.problem import SHORTEST_S, PlanningProblem
-from arachne.planner.schedule import scheduled
+from arachne.planner.schedule import scheduled, scheduled_in_phases
 from arachne.planner.stacking import cascade_of
 from tests.planner.problems import TableCosts, batch_of, cluster_of
 
@@ -39,3 +39,18 @@ def test_each_launch_starts_when_its_last_gpu_is_free():
 
     assert [launch.start_s for launch in plan.launches] == [0.0, 0.0, 216.0]
     assert plan.makespan_s == 228.0
+
+
+def test_a_barrier_holds_back_gpus_that_were_free_long_ago():
+    batch = batch_of("96x64x1", "96x64x33", "96x64x1")
+    problem = PlanningProblem(batch=batch, num_gpus=2, degrees=(1, 2), costs=TableCosts())
+    first, second, third = (cascade_of(batch.clips, (slot,)) for slot in range(3))
+
+    plan = scheduled_in_phases(problem, "test", [[(first, (0,)), (second, (1,))], [(third, (0,))]])
+
+    assert [(launch.start_s, launch.phase) for launch in plan.launches] == [
+        (0.0, 0),
+        (0.0, 0),
+        (216.0, 1),
+    ]
+    check_placed_plan(place(plan, cluster_of(2), 0), batch, 2)

@@ -36,6 +36,15 @@ def all_end(pids: Iterable[int], within_s: float = 8.0) -> bool:
 
 
 def children() -> set[int]:
-    """Running processes that this process started."""
+    """Running processes that this process started, but for the spawn method's own tracker."""
     with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as file:
-        return {int(pid) for pid in file.read().split() if is_running(int(pid))}
+        pids = [int(pid) for pid in file.read().split()]
+    return {pid for pid in pids if is_running(pid) and "resource_tracker" not in command_of(pid)}
+
+
+def command_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read()
+    except OSError:
+        return ""

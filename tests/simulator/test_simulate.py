@@ -123,3 +123,29 @@ def test_a_launch_waits_for_the_last_of_its_ranks():
         (0, "compute", 2.0, 3.0),
         (1, "compute", 2.0, 3.0),
     ]
+
+
+def test_a_phase_starts_when_the_phase_before_has_ended_on_every_rank():
+    batch = batch_of("96x64x1", "96x64x33", "96x64x1", "96x64x1")
+    images = [cascade_of(batch.clips, (slot,)) for slot in (0, 2, 3)]
+    video = cascade_of(batch.clips, (1,))
+    plan = PlacedPlan(
+        step=0,
+        planner="test",
+        world_size=3,
+        launches=(
+            PlacedLaunch(cascade=images[0], ranks=(0,), start_s=0.0, duration_s=1.0),
+            PlacedLaunch(cascade=video, ranks=(1,), start_s=0.0, duration_s=5.0),
+            PlacedLaunch(cascade=images[1], ranks=(0,), start_s=5.0, duration_s=1.0, phase=1),
+            PlacedLaunch(cascade=images[2], ranks=(2,), start_s=6.0, duration_s=1.0, phase=2),
+        ),
+    )
+
+    slower = Perturbation(slow_ranks=((1, 2.0),))
+    for disturbance, barrier_s in ((Perturbation(), 5.0), (slower, 10.0)):
+        spans = simulate(plan, perturbation=disturbance).spans
+        computed = {s.launch: (s.start_s, s.end_s) for s in spans if s.kind == "compute"}
+        waited = {s.launch: (s.start_s, s.end_s) for s in spans if s.kind == "wait"}
+        assert computed[2] == (barrier_s, barrier_s + 1.0)
+        assert computed[3] == (barrier_s + 1.0, barrier_s + 2.0)
+        assert waited == {2: (1.0, barrier_s), 3: (0.0, barrier_s + 1.0)}

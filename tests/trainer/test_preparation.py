@@ -124,7 +124,9 @@ def test_held_out_clips_do_not_train(own_clips, tmp_path):
     results = run_ranks(2, prepared_on, (with_manifest(config),))
     for _, train, held_out, _ in results:
         assert len(train) + len(held_out) == NUM_CLIPS
-        assert train and held_out and not set(train) & set(held_out)
+        assert train
+        assert held_out
+        assert not set(train) & set(held_out)
 
 
 @pytest.mark.distributed

@@ -50,9 +50,7 @@ def make_clips(folder: Path) -> Path:
     random = np.random.default_rng(0)
     for name, width, height, frames in VIDEOS:
         pixels = random.integers(0, 256, (frames, height, width, 3)).astype(np.uint8)
-        write_video(
-            folder / name, list(pixels), Look(width=width, height=height, fps=Fraction(8))
-        )
+        write_video(folder / name, list(pixels), Look(width=width, height=height, fps=Fraction(8)))
     for name, width, height in STILLS:
         pixels = random.integers(0, 256, (height, width, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / name)

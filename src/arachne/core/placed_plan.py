@@ -16,12 +16,15 @@ class PlacedLaunch:
         ranks: Global ranks, ascending; their number is the parallel degree.
         start_s: Modelled start, from the iteration's start.
         duration_s: Modelled duration on these ranks.
+        phase: Starts only when all launches of lower phases have ended on every rank; 0 in all
+            plans that the executor runs.
     """
 
     cascade: Cascade
     ranks: tuple[int, ...]
     start_s: float
     duration_s: float
+    phase: int = 0
 
     @property
     def degree(self) -> int:

@@ -14,14 +14,18 @@ class Launch:
         gpus: GPU slots, ascending; their number is the cascade's parallel degree.
         start_s: Modelled start, from the iteration's start.
         duration_s: Modelled duration.
+        phase: A launch starts only when all launches of lower phases have ended on every GPU. Our
+            planners use phase 0 alone; the lockstep of other systems needs more.
     """
 
     cascade: Cascade
     gpus: tuple[int, ...]
     start_s: float
     duration_s: float
+    phase: int = 0
 
     def __post_init__(self) -> None:
+        assert self.phase >= 0, self.phase
         assert self.gpus, "a launch needs at least one GPU"
         assert list(self.gpus) == sorted(set(self.gpus)), self.gpus
 
@@ -43,7 +47,7 @@ class Plan:
     Attributes:
         planner: Name of the planner that made it.
         num_gpus: GPU slots, used or not.
-        launches: Ordered by (start, GPUs).
+        launches: Ordered by (start, GPUs), which keeps phases in order too.
     """
 
     planner: str

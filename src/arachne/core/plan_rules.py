@@ -21,6 +21,7 @@ def check_placed_plan(plan: PlacedPlan, batch: Batch, world_size: int) -> None:
         or _wrong_launch(plan, batch)
         or _wrong_order(plan)
         or _overlap(plan)
+        or _broken_barrier(plan)
     )
     if problem:
         raise InfeasibleError(f"the plan of step {batch.step} by {plan.planner!r} {problem}")
@@ -55,6 +56,8 @@ def _wrong_launch(plan: PlacedPlan, batch: Batch) -> str:
                 return f"stacks clip {batch.clips[slot].name!r} with clips of another shape"
         if launch.start_s < 0 or launch.duration_s < 0:
             return f"has a launch {index} with a negative time"
+        if launch.phase < 0:
+            return f"has a launch {index} with a negative phase"
     return ""
 
 
@@ -65,6 +68,19 @@ def _order_key(launch: PlacedLaunch) -> tuple[float, tuple[int, ...]]:
 def _wrong_order(plan: PlacedPlan) -> str:
     keys = [_order_key(launch) for launch in plan.launches]
     return "" if keys == sorted(keys) else "does not list its launches in order of start"
+
+
+def _broken_barrier(plan: PlacedPlan) -> str:
+    phase, barrier_s, latest_s = 0, 0.0, 0.0
+    for index, launch in enumerate(plan.launches):
+        if launch.phase < phase:
+            return f"lists launch {index} of phase {launch.phase} after one of phase {phase}"
+        if launch.phase > phase:
+            phase, barrier_s = launch.phase, latest_s
+        if launch.start_s < barrier_s - _SLACK_S * max(1.0, barrier_s):
+            return f"starts launch {index} of phase {phase} before the phase before it has ended"
+        latest_s = max(latest_s, launch.end_s)
+    return ""
 
 
 def _overlap(plan: PlacedPlan) -> str:

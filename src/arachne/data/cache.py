@@ -74,7 +74,7 @@ class LatentCache:
             metadata = _header(content).metadata
             array = load(content)[_TENSOR]
         except FileNotFoundError as error:
-            raise DataError(f"no cached array {path.name}; run `arachne prepare` again") from error
+            raise DataError(f"no cached array {path.name}; train again to encode it") from error
         except (OSError, SafetensorError, KeyError, DataError) as error:
             raise DataError(f"{_damaged(path)}: {error}") from error
         if metadata.get("key") != key:
@@ -101,7 +101,7 @@ class LatentCache:
 
 
 def _damaged(path: Path) -> str:
-    return f"cached array {str(path)!r} is damaged; delete it and run `arachne prepare` again"
+    return f"cached array {str(path)!r} is damaged; delete it, and the next training encodes it again"
 
 
 def _sha256(array: NDArray[Any]) -> str:

@@ -33,6 +33,7 @@ def place(plan: Plan, cluster: Cluster, step: int) -> PlacedPlan:
             ranks=_ranks(launch, rank_of_slot),
             start_s=launch.start_s,
             duration_s=launch.duration_s,
+            phase=launch.phase,
         )
         for launch in plan.launches
     ]

@@ -1,99 +1,95 @@
-"""Which variant runs on which block of a tree: the state that the search changes."""
-
-from collections.abc import Iterable
-from math import inf
+"""How many clips of each shape run on each block of a tree: the state that the search changes."""
 
 from arachne.planner.block_tree import BlockTree, TreeLoads
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.schedule import Placement
 from arachne.planner.stacking import cascade_of
-from arachne.planner.variants import Variant, Variants
+from arachne.planner.variants import Variants
 
-Placed = tuple[Variant, int]
-"""A variant and the node it runs on."""
+Counts = list[list[int]]
+"""Of each node, the clips of each shape on it."""
 
 
 class Assignment:
-    """Items (variants on nodes) and the loads they make; clips of a shape are interchangeable."""
+    """Clips on nodes and the loads they make; clips of a shape are interchangeable.
 
-    def __init__(self, variants: Variants, tree: BlockTree, items: Iterable[Placed] = ()) -> None:
+    Attributes:
+        counts: Of each node, the clips of each shape on it; changed by `add` only.
+        seconds: Of each node and shape, the seconds of 0, 1, … clips there (`BestStacks`), filled
+            as far as `reach` was asked.
+        present: Of each node, the shapes that it has clips of.
+        most_on_a_node: Of each shape, the most clips that a node has had so far.
+    """
+
+    def __init__(self, variants: Variants, tree: BlockTree) -> None:
         self.variants = variants
         self.tree = tree
         self.loads = TreeLoads(tree)
-        self.items: list[list[Variant]] = [[] for _ in tree.gpus]
-        self._durations_s: dict[Variant, list[float]] = {}
-        self._areas: dict[Variant, list[float]] = {}
-        for variant, node in items:
-            self.add(variant, node)
+        shapes = range(variants.num_shapes)
+        self.counts: Counts = [[0] * variants.num_shapes for _ in tree.gpus]
+        self.present: list[list[int]] = [[] for _ in tree.gpus]
+        stacks = [[variants.stacks(shape, gpus) for shape in shapes] for gpus in tree.gpus[1:]]
+        self.seconds = [[], *([best.seconds for best in of_node] for of_node in stacks)]
+        self._stacks = [
+            list({id(of_node[shape]): of_node[shape] for of_node in stacks}.values())
+            for shape in shapes
+        ]
+        self.most_on_a_node = [0] * variants.num_shapes
+        self._reached = [0] * variants.num_shapes
 
     @property
     def makespan_s(self) -> float:
         """Load of the most loaded GPU."""
         return self.loads.makespan_s
 
-    def durations_s(self, variant: Variant) -> list[float]:
-        """Seconds of a variant on each node; infinite where it cannot run."""
-        known_s = self._durations_s.get(variant)
-        if known_s is None:
-            gpus = self.tree.gpus
-            known_s = [inf] + [self.variants.duration_s(variant, block) for block in gpus[1:]]
-            self._durations_s[variant] = known_s
-            self._areas[variant] = [
-                len(block) * seconds for block, seconds in zip(gpus, known_s, strict=True)
-            ]
-        return known_s
+    def reach(self, shape: int, num_clips: int) -> None:
+        """Fill `seconds` of a shape up to `num_clips` clips on every node."""
+        if num_clips > self._reached[shape]:
+            self._reached[shape] = num_clips
+            for stacks in self._stacks[shape]:
+                stacks.extend(num_clips)
 
-    def fits_somewhere(self, variant: Variant) -> bool:
-        """Whether any block of this tree can run the variant."""
-        return min(self.durations_s(variant)) < inf
+    def add(self, shape: int, num_clips: int, node: int) -> None:
+        """Put clips of a shape on a node, or take them off if `num_clips` is negative."""
+        before = self.counts[node][shape]
+        after = before + num_clips
+        if after > self.most_on_a_node[shape]:
+            self.most_on_a_node[shape] = after
+            self.reach(shape, after)
+        seconds = self.seconds[node][shape]
+        self.counts[node][shape] = after
+        if not before:
+            self.present[node].append(shape)
+        elif not after:
+            self.present[node].remove(shape)
+        self.loads.add(node, seconds[after] - seconds[before])
 
-    def add(self, variant: Variant, node: int) -> None:
-        """Put one more item on a node."""
-        self.items[node].append(variant)
-        self.loads.add(node, self.durations_s(variant)[node])
+    def snapshot(self) -> Counts:
+        """A copy of the counts."""
+        return [list(counts) for counts in self.counts]
 
-    def remove(self, variant: Variant, node: int) -> None:
-        """Take one item of this variant off a node."""
-        self.items[node].remove(variant)
-        self.loads.add(node, -self.durations_s(variant)[node])
 
-    def best_node(self, variant: Variant, target_s: float) -> int:
-        """Where the variant costs least GPU time and no load passes `target_s`.
+def placements(
+    problem: PlanningProblem, variants: Variants, tree: BlockTree, counts: Counts
+) -> list[Placement]:
+    """Cascades on GPUs in launch order: by block from the largest, long ones first.
 
-        If every load would, the node with the lowest load afterwards. Ties go to the lower load,
-        then to the larger block further left.
-        """
-        durations_s = self.durations_s(variant)
-        areas = self._areas[variant]
-        best_node, best_area, best_peak_s = 0, inf, inf
-        lowest_node, lowest_peak_s = 0, inf
-        for node, peak_s in enumerate(self.loads.peaks_s()):
-            peak_s += durations_s[node]
-            if peak_s < lowest_peak_s:
-                lowest_node, lowest_peak_s = node, peak_s
-            if peak_s <= target_s:
-                area = areas[node]
-                if area < best_area or (area == best_area and peak_s < best_peak_s):
-                    best_node, best_area, best_peak_s = node, area, peak_s
-        return best_node or lowest_node
-
-    def placed(self) -> list[Placed]:
-        """All items, node by node."""
-        return [(variant, node) for node, items in enumerate(self.items) for variant in items]
-
-    def placements(self, problem: PlanningProblem) -> list[Placement]:
-        """Cascades on GPUs in launch order: by block from the largest, long ones first.
-
-        Clips of a shape are dealt out in slot order.
-        """
-        next_of_shape = [0] * len(self.variants.slots_of_shape)
-        found: list[Placement] = []
-        for node, items in enumerate(self.items):
-            durations_s = {variant: self.durations_s(variant)[node] for variant in items}
-            for variant in sorted(items, key=lambda v: (-durations_s[v], v)):
-                shape, num_clips = variant
-                first = next_of_shape[shape]
-                next_of_shape[shape] = first + num_clips
-                slots = self.variants.slots_of_shape[shape][first : first + num_clips]
-                found.append((cascade_of(problem.batch.clips, slots), self.tree.gpus[node]))
-        return found
+    Clips of a shape are dealt out in slot order.
+    """
+    next_of_shape = [0] * variants.num_shapes
+    found: list[Placement] = []
+    for gpus, of_node in zip(tree.gpus, counts, strict=True):
+        stacks = [
+            (shape, size)
+            for shape, num_clips in enumerate(of_node)
+            if num_clips
+            for size in variants.stacks(shape, gpus).sizes(num_clips)
+        ]
+        durations_s = {variant: variants.duration_s(variant, gpus) for variant in stacks}
+        for variant in sorted(stacks, key=lambda v: (-durations_s[v], v)):
+            shape, num_clips = variant
+            first = next_of_shape[shape]
+            next_of_shape[shape] = first + num_clips
+            slots = variants.slots_of_shape[shape][first : first + num_clips]
+            found.append((cascade_of(problem.batch.clips, slots), gpus))
+    return found

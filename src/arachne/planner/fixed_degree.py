@@ -1,6 +1,7 @@
 """What the static planners share: blocks of one degree, and the check that cascades fit."""
 
 from collections.abc import Iterable
+from heapq import heappop, heappush, heapreplace
 
 from arachne.core.blocks import blocks
 from arachne.core.cascade import Cascade
@@ -18,13 +19,18 @@ def on_least_loaded_block(
         InfeasibleError: A cascade does not fit on any block.
     """
     choices = blocks(problem.num_gpus, degree)
-    loads_s = [0.0] * len(choices)
+    heap = [(0.0, index) for index in range(len(choices))]
     placements: list[Placement] = []
     for cascade in cascades:
-        fitting = [i for i, gpus in enumerate(choices) if problem.costs.fits(cascade, gpus)]
-        if not fitting:
+        passed: list[tuple[float, int]] = []
+        while heap and not problem.costs.fits(cascade, choices[heap[0][1]]):
+            passed.append(heappop(heap))
+        if not heap:
             raise does_not_fit(problem, cascade, choices[0], planner=planner)
-        chosen = min(fitting, key=lambda i: (loads_s[i], i))
-        loads_s[chosen] += problem.duration_s(cascade, choices[chosen])
-        placements.append((cascade, choices[chosen]))
+        load_s, index = heap[0]
+        gpus = choices[index]
+        heapreplace(heap, (load_s + problem.duration_s(cascade, gpus), index))
+        placements.append((cascade, gpus))
+        for entry in passed:
+            heappush(heap, entry)
     return placements

@@ -74,7 +74,7 @@ def _shape(problem: PlanningProblem, variants: Variants, shape: int) -> _Shape:
         for degree in problem.degrees:
             fastest_s = min(
                 variants.duration_s((shape, size), gpus)
-                for gpus in blocks(problem.num_gpus, degree)
+                for gpus in variants.kinds_of_degree[degree]
             )
             if fastest_s < inf:
                 options.append(_Option(fastest_s, degree * fastest_s / size))

@@ -4,9 +4,17 @@ from difflib import get_close_matches
 
 from arachne.core.errors import ConfigError
 from arachne.planner import (
+    fcp,
+    flexsp,
+    hotspa,
+    knapformer,
+    lb_mini,
+    megatron_dynamic_cp,
+    megatron_hybrid_cp,
     static_degree_longest_first,
     static_dp,
     static_dp_longest_first,
+    static_lockstep,
     static_sp,
     tree,
 )
@@ -21,18 +29,55 @@ PLANNERS: dict[str, Planner] = {
     static_dp.NAME: static_dp.plan_static_dp,
     static_sp.NAME: static_sp.plan_static_sp,
 }
+"""Those that a run may use: their plans have no barriers, and keep the memory cap."""
+
+PEERS: dict[str, Planner] = {
+    static_lockstep.ZERO1: static_lockstep.plan_static_lockstep_zero1,
+    static_lockstep.ZERO1_LEAST: static_lockstep.plan_static_lockstep_zero1_least_degree,
+    static_lockstep.ZERO3: static_lockstep.plan_static_lockstep_zero3,
+    static_lockstep.ZERO3_LEAST: static_lockstep.plan_static_lockstep_zero3_least_degree,
+    megatron_hybrid_cp.NAME: megatron_hybrid_cp.plan_megatron_hybrid_cp,
+    megatron_dynamic_cp.NAME: megatron_dynamic_cp.plan_megatron_dynamic_cp,
+    flexsp.NAME: flexsp.plan_flexsp,
+    knapformer.NAME: knapformer.plan_knapformer,
+    lb_mini.NAME: lb_mini.plan_lb_mini,
+    hotspa.NAME: hotspa.plan_hotspa,
+    fcp.NAME: fcp.plan_fcp,
+}
+"""Models of other systems, with their own synchronization; for comparison in the simulator only."""
+
+PACKING_PEERS = frozenset({flexsp.NAME, knapformer.NAME})
+"""Peers that hold all clips of a group in memory at once; see `memory_cap`."""
 
 
 def planner_named(name: str) -> Planner:
-    """Look a planner up.
+    """Look up a planner that a run may use.
 
     Raises:
-        ConfigError: No planner has this name.
+        ConfigError: No planner has this name, or only `arachne compare` knows it.
     """
-    if name not in PLANNERS:
-        close = get_close_matches(name, PLANNERS, n=1)
+    if name in PEERS:
+        raise ConfigError(
+            f"planner.name {name!r} is a model of another system, for `arachne compare` only; "
+            f"planners of runs: {', '.join(PLANNERS)}"
+        )
+    return _looked_up(name, PLANNERS, "planner.name")
+
+
+def compared_planner_named(name: str) -> Planner:
+    """Look up a planner or a peer.
+
+    Raises:
+        ConfigError: Neither has this name.
+    """
+    return _looked_up(name, PLANNERS | PEERS, "planner")
+
+
+def _looked_up(name: str, known: dict[str, Planner], what: str) -> Planner:
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
         nearest = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"planner.name {name!r} is not known{nearest}; known planners: {', '.join(PLANNERS)}"
+            f"{what} {name!r} is not known{nearest}; known planners: {', '.join(known)}"
         )
-    return PLANNERS[name]
+    return known[name]

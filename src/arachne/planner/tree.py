@@ -11,7 +11,7 @@ from random import Random
 from arachne.core.blocks import ladders
 from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
-from arachne.planner.assignment import Assignment
+from arachne.planner.assignment import Assignment, placements
 from arachne.planner.block_tree import BlockTree, block_tree
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import Planner, PlanningProblem
@@ -51,9 +51,9 @@ def plan_arachne(problem: PlanningProblem) -> Plan:
     rng = Random(problem.seed)
     for start in starts[:_SEARCHED_LADDERS]:
         num_steps = problem.iterations // min(len(starts), _SEARCHED_LADDERS)
-        items = improved(start, bound_s, num_steps, rng)
-        found = Assignment(variants, start.tree, items)
-        plans.append(scheduled(problem, NAME, found.placements(problem)))
+        counts = improved(start, bound_s, num_steps, rng)
+        found = placements(problem, variants, start.tree, counts)
+        plans.append(scheduled(problem, NAME, found))
     best = min(plans, key=lambda plan: plan.makespan_s)
     return replace(best, planner=NAME)
 

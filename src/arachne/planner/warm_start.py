@@ -1,14 +1,41 @@
 """Assignments to start the search from: built for a target time, or taken from another plan."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from arachne.core.plan import Plan
 from arachne.planner.assignment import Assignment
 from arachne.planner.block_tree import BlockTree
-from arachne.planner.variants import Variant, Variants
+from arachne.planner.variants import Gpus, Variants
 
-_TARGETS = (1.0, 1.01, 1.03, 1.06, 1.1, 1.2, 1.4)
-"""Multiples of the lower bound that a start aims at: tight ones split more, loose ones less."""
+_LONGEST_CLIPS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.07)
+"""Parts of the lower bound that a clip may last: short ones split more."""
+
+_LONGEST_STACKS = (0.05, 0.1, 0.25, 1.0)
+"""Parts of the lower bound that a stack may last: long ones save launches, short ones balance."""
+
+_Chunk = tuple[float, int, int]
+"""Seconds, shape and number of clips that are placed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to train the clips of a shape: its degree, and how long its stacks take there."""
+
+    degree: int
+    durations_s: tuple[float, ...]
+    area_s: float
+
+    @property
+    def single_s(self) -> float:
+        return self.durations_s[0]
+
+    def largest_within(self, limit_s: float) -> int:
+        """Clips of the largest stack no longer than the limit; one if there is none."""
+        fitting = [k for k, s in enumerate(self.durations_s, start=1) if s <= limit_s]
+        return fitting[-1] if fitting else 1
 
 
 def from_plan(variants: Variants, tree: BlockTree, plan: Plan) -> Assignment | None:
@@ -20,47 +47,115 @@ def from_plan(variants: Variants, tree: BlockTree, plan: Plan) -> Assignment | N
         if node is None:
             return None
         shape = variants.shape_of_bucket[launch.cascade.bucket]
-        assignment.add((shape, launch.cascade.num_clips), node)
+        assignment.add(shape, launch.cascade.num_clips, node)
     return assignment
 
 
 def constructed(variants: Variants, tree: BlockTree, bound_s: float) -> Assignment | None:
     """The best of several greedy assignments; None if some clip fits on no block of the tree."""
-    empty = Assignment(variants, tree)
+    ways = [_ways(variants, tree, shape) for shape in range(variants.num_shapes)]
+    if not all(ways):
+        return None
     best: Assignment | None = None
-    for items in (_stacked(variants, empty), _single(variants)):
-        if not all(empty.fits_somewhere(variant) for variant in items):
-            continue
-        order = sorted(items, key=lambda variant: (-_least_area(empty, variant), variant))
-        for target in _TARGETS:
-            made = Assignment(variants, tree)
-            for variant in order:
-                made.add(variant, made.best_node(variant, target * bound_s))
-            if best is None or made.makespan_s < best.makespan_s:
+    seen: set[tuple[tuple[int, int], ...]] = set()
+    for clip_part in _LONGEST_CLIPS:
+        chosen = [_cheapest_within(of_shape, clip_part * bound_s) for of_shape in ways]
+        for stack_part in _LONGEST_STACKS:
+            sizes = [way.largest_within(stack_part * bound_s) for way in chosen]
+            choice = tuple((way.degree, k) for way, k in zip(chosen, sizes, strict=True))
+            if choice in seen:
+                continue
+            seen.add(choice)
+            made = _balanced(variants, tree, chosen, sizes)
+            if made is not None and (best is None or made.makespan_s < best.makespan_s):
                 best = made
-            if made.makespan_s <= target * bound_s:
-                break
     return best
 
 
-def _least_area(assignment: Assignment, variant: Variant) -> float:
-    durations_s = assignment.durations_s(variant)
-    gpus = assignment.tree.gpus
-    return min(len(gpus[node]) * s for node, s in enumerate(durations_s) if s < inf)
+def _ways(variants: Variants, tree: BlockTree, shape: int) -> list[_Way]:
+    """Every degree that can run the shape, at its fastest kind of block."""
+    firsts: dict[int, dict[object, Gpus]] = {}
+    for gpus in tree.gpus[1:]:
+        firsts.setdefault(len(gpus), {}).setdefault(variants.kind(gpus), gpus)
+    found: list[_Way] = []
+    for degree, kinds in firsts.items():
+        fastest = min(kinds.values(), key=lambda gpus: variants.duration_s((shape, 1), gpus))
+        durations_s = [
+            variants.duration_s((shape, k), fastest)
+            for k in range(1, variants.most_clips(shape) + 1)
+        ]
+        fitting = [s for s in durations_s if s < inf]
+        if fitting:
+            area_s = degree * min(s / k for k, s in enumerate(durations_s, start=1))
+            found.append(_Way(degree, tuple(durations_s), area_s))
+    return found
 
 
-def _stacked(variants: Variants, assignment: Assignment) -> list[Variant]:
-    """Every shape in stacks as large as the rule and the memory allow."""
-    items: list[Variant] = []
-    for shape, slots in enumerate(variants.slots_of_shape):
-        size = variants.most_clips(shape)
-        while size > 1 and not assignment.fits_somewhere((shape, size)):
-            size -= 1
-        whole, rest = divmod(len(slots), size)
-        items += [(shape, size)] * whole
-        items += [(shape, rest)] if rest else []
-    return items
+def _cheapest_within(ways: list[_Way], limit_s: float) -> _Way:
+    """Least GPU time among ways whose single clip keeps the limit; the fastest if none does."""
+    within = [way for way in ways if way.single_s <= limit_s]
+    if within:
+        return min(within, key=lambda way: (way.area_s, way.degree))
+    return min(ways, key=lambda way: (way.single_s, way.degree))
 
 
-def _single(variants: Variants) -> list[Variant]:
-    return [(shape, 1) for shape, slots in enumerate(variants.slots_of_shape) for _ in slots]
+def _balanced(
+    variants: Variants, tree: BlockTree, ways: list[_Way], sizes: list[int]
+) -> Assignment | None:
+    """Degree by degree from the largest, long stacks first, each to the block that is free first."""
+    chunks: dict[int, list[_Chunk]] = {}
+    for shape, (way, size) in enumerate(zip(ways, sizes, strict=True)):
+        for num_clips in _cut(len(variants.slots_of_shape[shape]), size):
+            seconds = way.durations_s[num_clips - 1]
+            chunks.setdefault(way.degree, []).append((seconds, shape, num_clips))
+    made = Assignment(variants, tree)
+    until_s = [0.0] * tree.num_nodes
+    for level in _levels(tree):
+        for node in level:
+            until_s[node] = until_s[tree.parents[node]]
+        of_level = sorted(chunks.get(len(tree.gpus[level[0]]), ()), key=lambda c: (-c[0], c[1]))
+        if of_level and not _fill(made, level, until_s, of_level):
+            return None
+    return made
+
+
+def _fill(made: Assignment, level: list[int], until_s: list[float], chunks: list[_Chunk]) -> bool:
+    """Longest processing time first (Graham, 1969) on one level; False if a chunk fits nowhere."""
+    heap = [(until_s[node], node) for node in level]
+    heapify(heap)
+    for _, shape, num_clips in chunks:
+        passed: list[tuple[float, int]] = []
+        while heap:
+            free_s, node = heappop(heap)
+            count = made.counts[node][shape]
+            made.reach(shape, count + num_clips)
+            seconds = made.seconds[node][shape]
+            added_s = seconds[count + num_clips] - seconds[count]
+            if added_s < inf:
+                made.add(shape, num_clips, node)
+                until_s[node] = free_s + added_s
+                heappush(heap, (until_s[node], node))
+                break
+            passed.append((free_s, node))
+        else:
+            return False
+        for entry in passed:
+            heappush(heap, entry)
+    return True
+
+
+def _levels(tree: BlockTree) -> Iterator[list[int]]:
+    """Nodes of each degree, the largest degree first."""
+    level: list[int] = []
+    for node in range(1, tree.num_nodes):
+        if level and len(tree.gpus[node]) != len(tree.gpus[level[0]]):
+            yield level
+            level = []
+        level.append(node)
+    yield level
+
+
+def _cut(num_clips: int, size: int) -> list[int]:
+    """Stacks of `size` clips, and the rest."""
+    whole, rest = divmod(num_clips, size)
+    return [size] * whole + ([rest] if rest else [])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
@@ -21,7 +22,16 @@ def run_launches(
     `work` runs forward and backward, adding to the rank's gradient buffers. It meets exactly the
     ranks of its launch; ranks with more, fewer or no launches need not know of it. Since every
     rank follows the same total order, no two launches can wait for each other.
+
+    Raises:
+        ConfigError: The plan has barriers between its launches; only the simulator knows those.
     """
+    last_phase = max((launch.phase for launch in plan.launches), default=0)
+    if last_phase > 0:
+        raise ConfigError(
+            f"the plan of step {plan.step} by {plan.planner!r} has barriers (phases 0 to "
+            f"{last_phase}), which are for comparison only; train with planner.name 'arachne'"
+        )
     for index, launch in plan.on_rank(rank):
         group = groups.of(launch.ranks)
         with recorder.launch(index), sequence_parallel(group):

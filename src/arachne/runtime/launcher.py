@@ -1,8 +1,9 @@
 """Start one process per rank on this machine, and end all of them when one ends badly.
 
 On CPU the ranks are forked from a parent that imported torch, so that sixteen start in a second;
-with GPUs they are spawned, since CUDA does not survive a fork. The parent serves the store that
-ranks meet at, as torchrun's agent does, so that no port has to be guessed.
+with GPUs they are spawned, since CUDA does not survive a fork. The ranks meet at a store in a
+file: torch's TCP store asks the name server about each address it meets, and where that one is
+slow or does not answer, ranks of one machine wait for seconds or never meet.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -12,6 +13,7 @@ import os
 import pickle
 import signal
 import socket
+import tempfile
 import threading
 import time
 import traceback
@@ -22,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed
-from torch.distributed import TCPStore
+from torch.distributed import FileStore
 
 from arachne.core import errors
 from arachne.core.errors import ArachneError
@@ -69,7 +71,8 @@ def run_ranks(
     """
     kind = resolved_device_kind(device)
     context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "fork")
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    folder = tempfile.TemporaryDirectory(prefix="arachne-ranks-", ignore_cleanup_errors=True)
+    meeting_point = f"{folder.name}/store"
     processes: list[Any] = []
     pipes: list[multiprocessing.connection.Connection] = []
     patience_s = 0.0
@@ -78,7 +81,16 @@ def run_ranks(
             reader, writer = context.Pipe(duplex=False)
             process = context.Process(
                 target=_run_rank,
-                args=(rank, world_size, store.port, writer, target, tuple(args), kind, timeout_s),
+                args=(
+                    rank,
+                    world_size,
+                    meeting_point,
+                    writer,
+                    target,
+                    tuple(args),
+                    kind,
+                    timeout_s,
+                ),
                 name=f"rank {rank}",
             )
             process.start()
@@ -93,6 +105,7 @@ def run_ranks(
         _end(processes, patience_s)
         for pipe in pipes:
             pipe.close()
+        folder.cleanup()
 
 
 @contextmanager
@@ -119,7 +132,7 @@ def _signals_passed_on(processes: list[Any]) -> Iterator[None]:
 def _run_rank(
     rank: int,
     world_size: int,
-    port: int,
+    meeting_point: str,
     writer: multiprocessing.connection.Connection,
     target: Callable[..., Any],
     args: tuple[Any, ...],
@@ -133,12 +146,10 @@ def _run_rank(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
         WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        TORCHELASTIC_USE_AGENT_STORE="True",
     )
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        world = join_world(device, timeout_s)
+        world = join_world(device, timeout_s, FileStore(meeting_point, world_size))
         outcome = _Outcome(result=_call(target, world, args))
         # Plain pickle: a Connection would send tensors by handles that end with this process.
         message = pickle.dumps(outcome)

@@ -69,7 +69,10 @@ class PlanSource(Generic[Request]):
         self._pending[step] = _Pending(request, plan)
 
     def obtain(self, step: int) -> PlacedPlan:
-        """The plan of a step, the same on all ranks; every rank calls it in the same order."""
+        """The plan of a step, the same on all ranks; every rank calls it in the same order.
+
+        All ranks meet at least once in each step: older plans are taken out of the store.
+        """
         key = f"plan/{step}"
         if self._world.rank == 0:
             plan = self._plan_or_fallback(step)

@@ -58,19 +58,22 @@ def is_under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def join_world(kind: DeviceKind, timeout_s: float) -> World:
-    """Join the world that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
+def join_world(kind: DeviceKind, timeout_s: float, store: Store | None = None) -> World:
+    """Join the world that RANK and WORLD_SIZE describe.
 
-    Every rank calls it once, before any other function of the runtime.
+    Its ranks meet at `store`, or where torchrun's MASTER_ADDR and MASTER_PORT say. Every rank
+    calls it once, before any other function of the runtime.
 
     Raises:
         ConfigError: There is no GPU for this rank.
     """
     device = _device(kind, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
     timeout = timedelta(seconds=timeout_s)
-    if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if store is None:
+        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:

@@ -39,9 +39,10 @@ def simulate(
 ) -> Trace:
     """The trace of one iteration.
 
-    A launch starts when all its ranks are free and computes at the pace of its slowest rank; the
-    others wait for it before they communicate. After its last launch a rank waits for all others,
-    then all reduce, step the optimizer and gather.
+    A launch starts when all its ranks are free, and all launches of lower phases have ended on
+    every rank; until then its ranks wait. It computes at the pace of its slowest rank; the others
+    wait for it before they communicate. After its last launch a rank waits for all others, then
+    all reduce, step the optimizer and gather.
 
     Args:
         plan: What runs.
@@ -51,8 +52,12 @@ def simulate(
     """
     spans: list[Span] = []
     free_s = [0.0] * plan.world_size
+    phase, barrier_s = 0, 0.0
     for index, launch in enumerate(plan.launches):
-        _run_launch(plan.step, index, launch, costs, perturbation, free_s, spans)
+        if launch.phase > phase:
+            phase, barrier_s = launch.phase, max(free_s)
+        start_s = max(barrier_s, *(free_s[rank] for rank in launch.ranks))
+        _run_launch(plan.step, index, start_s, launch, costs, perturbation, free_s, spans)
     if costs is not None:
         end_s = max(free_s, default=0.0)
         for rank in range(plan.world_size):
@@ -70,6 +75,7 @@ def simulate(
 def _run_launch(
     step: int,
     index: int,
+    start_s: float,
     launch: PlacedLaunch,
     costs: SimulatedCosts | None,
     perturbation: Perturbation,
@@ -83,7 +89,6 @@ def _run_launch(
         total_s = costs.launch_s(launch.cascade, launch.ranks)
         communicate_s = costs.communicate_s(launch.cascade, launch.ranks)
     compute_s = total_s - communicate_s
-    start_s = max(free_s[rank] for rank in launch.ranks)
     slowest = max(perturbation.rank_factor(rank) for rank in launch.ranks)
     # One sum for the end, so that an undisturbed launch ends exactly where the plan says.
     extra_s = compute_s * (slowest - 1.0)

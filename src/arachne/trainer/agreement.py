@@ -36,7 +36,7 @@ def do_together(world: World, group: RankGroup, action: Callable[[], None]) -> N
     if not int(highest):
         return
     culprit = world.size - int(highest)
-    if failure is not None and culprit == world.rank:
-        raise failure
     name, _, message = world.store.get(f"failure/{culprit}").decode().partition(":")
-    raise getattr(errors, name)(message)
+    # Nobody may fail again, and write another message, before all have read this one.
+    collectives.all_reduce_max(highest, group)
+    raise getattr(errors, name)(message) from failure

@@ -1,0 +1,93 @@
+"""`arachne profile RUN.toml`: measures this machine, and writes a calibrated cluster file."""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arachne.cli.run_file import add_run_file, loaded_config
+from arachne.core.errors import ConfigError, DataError
+from arachne.core.strict_json import to_json
+
+if TYPE_CHECKING:
+    from arachne.cost.calibration import Calibration
+    from arachne.runtime.world import World
+    from arachne.trainer.config import RunConfig
+
+_EXAMPLE = """example:
+  arachne profile examples/quickstart.toml --ranks 2 --output mine.toml
+  arachne plan examples/quickstart.toml --cluster mine.tomlx2
+
+Measures launches of the run's own model and shapes, on all ranks at once; trains nothing."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the verb."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="measure this machine, and write a cluster file",
+        description="Measure this machine with a run's model and shapes; write a cluster file.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_file(parser)
+    parser.add_argument("--ranks", type=int, default=0, help="ranks (default: as for train)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("machine.toml"), metavar="FILE.toml", help="where to"
+    )
+    parser.add_argument("--json", action="store_true", help="print the cluster and its errors")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, write, and say how well the cost model reproduces what was measured; 0.
+
+    Raises:
+        ArachneError: The run file or the dataset cannot work, or the file cannot be written.
+    """
+    if arguments.ranks < 0 or arguments.output.suffix != ".toml":
+        raise ConfigError("--ranks must not be negative, and --output must end in .toml")
+    config = loaded_config(arguments)
+    path: Path = arguments.output
+
+    from arachne.cost.cluster_files import cluster_file_text
+    from arachne.models.wan import import_wan
+    from arachne.runtime.launcher import run_ranks
+    from arachne.runtime.world import default_num_ranks
+
+    import_wan()
+    ranks = arguments.ranks or config.run.ranks or default_num_ranks(config.run.device)
+    with tempfile.TemporaryDirectory() as folder:  # a run folder that nobody needs afterwards
+        config = replace(config, run=replace(config.run, dir=folder))
+        calibration: Calibration = run_ranks(
+            ranks,
+            _measure,
+            (config,),
+            device=config.run.device,
+            timeout_s=config.run.timeout_s,
+        )[0]
+    errors = (
+        f"|predicted / measured - 1|: median {calibration.median_error:.1%}, "
+        f"95th percentile {calibration.p95_error:.1%}"
+    )
+    comment = f"Measured by `arachne profile` on {ranks} ranks with one model.\n{errors}"
+    try:
+        path.write_text(cluster_file_text(calibration.cluster, comment=comment))
+    except OSError as error:
+        raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose --output") from error
+    if arguments.json:
+        print(to_json(calibration))
+    else:
+        print(f"{errors}\ncluster file: {path}; use it as --cluster {path}x{ranks}")
+    return 0
+
+
+def _measure(world: "World", config: "RunConfig") -> "Calibration":
+    from arachne.cli.training_display import TrainingDisplay
+    from arachne.trainer.measure import calibrated
+    from arachne.trainer.session import open_session
+
+    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+        session = open_session(world, config, say=display.say, progress=display.progress)
+        return calibrated(session)

@@ -1,0 +1,144 @@
+"""A run's folder: fresh, used, resumed, or somebody else's."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arachne.cli.run_dir import open_run_dir
+from arachne.core.errors import CheckpointError, ConfigError
+from arachne.core.strict_json import to_json
+from arachne.core.strict_toml import load_toml
+from arachne.reporting.run_files import METRICS, RESOLVED_CONFIG, SAMPLES
+from arachne.trainer.checkpoint import (
+    KINDS,
+    Chunk,
+    TrainState,
+    checkpoints_dir,
+    commit,
+    write_shard,
+)
+from arachne.trainer.config import (
+    BatchSettings,
+    DataSettings,
+    ModelSettings,
+    OptimizerSettings,
+    RunConfig,
+    RunSettings,
+)
+
+
+@pytest.fixture
+def config(tmp_path) -> RunConfig:
+    return RunConfig(
+        run=RunSettings(dir=str(tmp_path / "run"), steps=10, seed=1),
+        data=DataSettings(path="clips", cache="cache"),
+        model=ModelSettings(preset="wan-1.3b"),
+    )
+
+
+def changed(config: RunConfig, section: str, **values: Any) -> RunConfig:
+    return replace(config, **{section: replace(getattr(config, section), **values)})
+
+
+def write_checkpoint(config: RunConfig, step: int) -> Path:
+    run_dir = Path(config.run.dir)
+    values = np.zeros(2, np.float32)
+    chunks = [Chunk(name="w", kind=kind, offset=0, total=2, values=values) for kind in KINDS]
+    write_shard(run_dir, step, 0, chunks)
+    state = TrainState(
+        step=step, num_updates=step, seed=1, world_size=1, config_json=to_json(config)
+    )
+    return commit(run_dir, step, parameters={"w": (2,)}, state=state)
+
+
+def test_a_new_folder_gets_every_setting_as_a_run_file(config):
+    open_run_dir(config, resume=False)
+    assert load_toml(Path(config.run.dir) / RESOLVED_CONFIG, RunConfig) == config
+
+
+def test_a_folder_with_checkpoints_is_refused(config):
+    write_checkpoint(config, 3)
+    with pytest.raises(ConfigError, match="already holds checkpoints; add --resume"):
+        open_run_dir(config, resume=False)
+
+
+def test_what_a_run_without_checkpoints_wrote_makes_room_for_a_new_one(config):
+    run_dir = Path(config.run.dir)
+    open_run_dir(config, resume=False)
+    (run_dir / METRICS).write_text("{}")
+    (run_dir / SAMPLES).mkdir()
+    (run_dir / "notes.txt").write_text("mine")
+
+    open_run_dir(config, resume=False)
+    assert sorted(path.name for path in run_dir.iterdir()) == ["notes.txt", RESOLVED_CONFIG]
+
+
+def test_a_folder_that_is_not_a_runs_loses_nothing(config):
+    samples = Path(config.run.dir) / SAMPLES
+    samples.mkdir(parents=True)
+    (samples / "holiday.png").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds 'samples', which no run .* choose an empty"):
+        open_run_dir(config, resume=False)
+    assert (samples / "holiday.png").exists()
+
+
+def test_a_checkpoint_that_a_crash_left_half_written_locks_nobody_out(config):
+    open_run_dir(config, resume=False)
+    partial = checkpoints_dir(Path(config.run.dir)) / "step-000002.partial"
+    partial.mkdir(parents=True)
+    open_run_dir(config, resume=False)
+
+
+def test_resuming_from_nothing_says_so(config):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*start the run without --resume"):
+        open_run_dir(config, resume=True)
+
+
+def test_resuming_may_change_what_does_not_decide_the_loss_curve(config):
+    write_checkpoint(config, 3)
+    later = changed(config, "run", steps=20, ranks=3)
+    later = changed(later, "data", cache="elsewhere")
+    later = changed(later, "planner", name="static_dp")
+    later = replace(later, optimizer=OptimizerSettings(lr=1e-5))
+    open_run_dir(later, resume=True)
+    assert load_toml(Path(config.run.dir) / RESOLVED_CONFIG, RunConfig) == later
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "words"),
+    [
+        ("run", {"seed": 2}, "run.seed is 2, but the run to resume has 1; set it back"),
+        ("model", {"num_layers": 4}, "model.num_layers is 4, but the run to resume has 0"),
+        ("data", {"resolution": 64}, "data.resolution is 64, but the run to resume has 480"),
+        ("objective", {"shift": 1.0}, "objective.shift is 1.0, but the run to resume has 3.0"),
+        ("batch", {"clips": 9}, "batch.clips is 9, but the run to resume has 8"),
+    ],
+)
+def test_resuming_with_another_loss_curve_is_refused(config, section, values, words):
+    write_checkpoint(config, 3)
+    with pytest.raises(ConfigError, match=words):
+        open_run_dir(changed(config, section, **values), resume=True)
+    assert not (Path(config.run.dir) / RESOLVED_CONFIG).exists()
+
+
+def test_resuming_with_fewer_steps_than_were_done_is_refused(config):
+    write_checkpoint(config, 3)
+    with pytest.raises(CheckpointError, match=r"checkpoint is of step 3, run.steps is 2; raise it"):
+        open_run_dir(changed(config, "run", steps=2), resume=True)
+    open_run_dir(changed(config, "run", steps=3), resume=True)
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(config):
+    write_checkpoint(config, 3)
+    newer = write_checkpoint(replace(config, batch=BatchSettings(clips=5)), 6)
+    (newer / "index.json").write_text("{")
+    open_run_dir(config, resume=True)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run.dir .* cannot be written: .*; choose another"):
+        open_run_dir(changed(config, "run", dir=str(tmp_path / "file" / "run")), resume=False)

@@ -1,0 +1,189 @@
+"""`arachne train` on a tiny dataset, as users run it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arachne.cli.main import main
+from arachne.cli.run_dir import write_resolved
+from arachne.reporting.run_files import read_batches, read_metrics, read_plans
+from arachne.trainer.checkpoint import newest, verified
+from tests.trainer.tiny_runs import changed, make_clips, tiny_config, write_captions
+
+COMMAND = [sys.executable, "-m", "arachne", "train"]
+TORCHRUN = [
+    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    *("-m", "arachne", "train"),
+]
+ENVIRONMENT = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
+NAMES = ["a.mp4", "b.mp4", "c.mp4", "d.mp4", "e.png", "f.png"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    return make_clips(tmp_path_factory.mktemp("cli") / "clips")
+
+
+@pytest.fixture
+def run_file(dataset, tmp_path) -> Path:
+    config = tiny_config(dataset, tmp_path / "run", dtype="float32")
+    write_resolved(changed(config, "run", ranks=2), tmp_path / "run.toml")
+    return tmp_path / "run.toml"
+
+
+def started(command: list[str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=ENVIRONMENT,
+        check=False,
+    )
+
+
+def refused(capfd, *words: str) -> str:
+    """The one line that a command says that cannot work; no bug, no traceback."""
+    assert main(["train", *words]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("arachne: ")
+    assert error.count("\n") == 1, error
+    return error
+
+
+@pytest.mark.distributed
+def test_a_run_trains_writes_its_files_and_is_not_overwritten(run_file, capfd):
+    ended = started(COMMAND, str(run_file))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    lines = ended.stdout.splitlines()
+    assert "6 clips on 2 ranks" in ended.stdout
+    assert sum(line.startswith("step ") for line in lines) == 3
+    assert lines[-1].startswith("done: 3 steps; files in ")
+
+    run_dir = run_file.parent / "run"
+    assert [row.step for row in read_metrics(run_dir).train] == [0, 1, 2]
+    assert set(read_plans(run_dir)[0]) == set(read_batches(run_dir)[0]) == {0, 1, 2}
+    for rank in (0, 1):
+        logs = (run_dir / "traces" / f"rank-0000{rank}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in logs] == [0, 1, 2]
+    assert verified(newest(run_dir, on_skip=print)).state.step == 3
+    assert (run_dir / "ledger.parquet").is_file()
+    assert (run_dir / "run.resolved.toml").is_file()
+
+    assert "already holds checkpoints" in refused(capfd, str(run_file))
+    seed = refused(capfd, str(run_file), "--resume", "--set", "run.seed=9")
+    assert "run.seed is 9, but the run to resume has 3" in seed
+    fewer = refused(capfd, str(run_file), "--resume", "--set", "run.steps=2")
+    assert "checkpoint is of step 3" in fewer
+    assert main(["train", str(run_file), "--resume", "--ranks", "1", "--set", "run.steps=5"]) == 0
+    assert [row.step for row in read_metrics(run_dir).train] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.distributed
+def test_a_bad_clip_among_good_ones_is_named_and_the_exit_code_says_so(
+    dataset, tmp_path, run_file, capfd
+):
+    shutil.copytree(dataset, tmp_path / "more")
+    (tmp_path / "more" / "broken.mp4").write_bytes(b"no video")
+    write_captions(tmp_path / "more", [*NAMES, "broken.mp4"])
+    code = main(["train", str(run_file), "--set", f"data.path={tmp_path / 'more'}"])
+    captured = capfd.readouterr()
+    assert code == 3
+    assert "rejected broken.mp4: " in captured.out
+    assert "6 clips on 2 ranks" in captured.out
+    assert captured.err == ""
+
+
+@pytest.mark.distributed
+def test_one_clip_trains_on_three_ranks(tmp_path, run_file, dataset, capfd):
+    (tmp_path / "one").mkdir()
+    shutil.copy(dataset / "b.mp4", tmp_path / "one")
+    write_captions(tmp_path / "one", ["b.mp4"])
+    options = ["--set", f"data.path={tmp_path / 'one'}", "--set", "batch.clips=1"]
+    assert main(["train", str(run_file), "--ranks", "3", *options]) == 0
+    assert "1 clip on 3 ranks" in capfd.readouterr().out
+
+
+def test_what_cannot_work_is_one_line(run_file, tmp_path, capfd):
+    good = str(run_file)
+    assert "there is no file 'nowhere.toml'" in refused(capfd, "nowhere.toml")
+    typo = refused(capfd, good, "--set", "planner.itertions=5")
+    assert "did you mean 'planner.iterations'" in typo
+    assert "did you mean 'static_sp'" in refused(capfd, good, "--set", "planner.name=static_ps")
+    assert "--ranks is 0; it must be at least 1" in refused(capfd, good, "--ranks", "0")
+    nothing = refused(capfd, good, "--resume")
+    assert "no checkpoint" in nothing
+    assert "without --resume" in nothing
+    assert "does not exist" in refused(capfd, good, "--set", f"data.path={tmp_path / 'no'}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.distributed
+def test_an_error_on_the_ranks_is_one_line_too(run_file, tmp_path, capfd):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "a.mp4").write_bytes(b"")
+    write_captions(tmp_path / "empty", ["a.mp4"])
+    line = refused(capfd, str(run_file), "--set", f"data.path={tmp_path / 'empty'}")
+    assert "none of the 1 clips" in line
+
+
+def test_a_typo_is_found_before_torch_is_imported(run_file):
+    code = (
+        "import sys; from arachne.cli.main import main; "
+        f"code = main(['train', {str(run_file)!r}, '--set', 'run.stpes=5']); "
+        "sys.exit(code if 'torch' not in sys.modules else 99)"
+    )
+    ended = started([sys.executable, "-c", code])
+    assert ended.returncode == 2
+    assert "did you mean 'run.steps'" in ended.stderr
+
+
+def test_ranks_cannot_be_asked_for_under_torchrun(run_file, capfd, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "use its --nproc-per-node" in refused(capfd, str(run_file), "--ranks", "2")
+
+
+@pytest.mark.distributed
+def test_ctrl_c_ends_the_run_with_a_checkpoint_to_go_on_from(run_file):
+    process = subprocess.Popen(
+        [*COMMAND, str(run_file), "--set", "run.steps=100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 3/"):
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            break
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert error == ""
+    assert "stopped after step " in out
+    run_dir = run_file.parent / "run"
+    steps = [row.step for row in read_metrics(run_dir).train]
+    assert verified(newest(run_dir, on_skip=print)).state.step == len(steps) >= 3
+
+
+@pytest.mark.distributed
+def test_under_torchrun_its_ranks_train_and_a_used_folder_is_refused_without_a_hang(run_file):
+    ended = started(TORCHRUN, str(run_file))
+    assert ended.returncode == 0, ended.stderr
+    assert "6 clips on 2 ranks" in ended.stdout
+    assert ended.stdout.count("done: 3 steps") == 1, "only rank 0 speaks"
+    assert verified(newest(run_file.parent / "run", on_skip=print)).state.world_size == 2
+
+    again = started(TORCHRUN, str(run_file))
+    assert again.returncode != 0
+    assert again.stderr.count("arachne: run.dir") == 1
+    assert "already holds checkpoints" in again.stderr

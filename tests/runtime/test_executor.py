@@ -1,0 +1,20 @@
+"""What the executor refuses; that it runs plans is shown by the laws."""
+
+from unittest.mock import Mock
+
+import pytest
+
+from arachne.core.errors import ConfigError
+from arachne.runtime.executor import run_launches
+from tests.core.plans import launch, plan_of
+
+
+def test_a_plan_with_barriers_is_refused_before_anything_runs():
+    plan = plan_of(
+        launch(0, ranks=(0,), start_s=0.0), launch(1, 2, ranks=(0,), start_s=1.0, phase=1)
+    )
+    work = Mock()
+
+    with pytest.raises(ConfigError, match=r"by 'test' has barriers \(phases 0 to 1\)"):
+        run_launches(plan, rank=0, groups=Mock(), recorder=Mock(), work=work)
+    work.assert_not_called()

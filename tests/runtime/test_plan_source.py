@@ -1,0 +1,136 @@
+"""Every rank gets the same plan in time, whatever becomes of the planner."""
+
+import os
+import time
+
+import pytest
+import torch.distributed as dist
+
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.plan_source import PlanSource
+from tests.runtime.planning_functions import fallback_plan, made_plan
+from tests.runtime.rank_groups import all_end, children
+
+pytestmark = pytest.mark.distributed
+
+
+def obtain_all(world, wishes, timeout_s, num_ahead):
+    """Obtain a plan for every wish; the planners' names, the digests, what was said."""
+    said, names, digests = [], [], []
+    with PlanSource(
+        world,
+        request_of=lambda step: (step, wishes[step]),
+        make_plan=made_plan,
+        make_fallback=fallback_plan,
+        timeout_s=timeout_s,
+        say=said.append,
+    ) as plans:
+        for step in range(len(wishes)):
+            for ahead in range(step, min(step + num_ahead, len(wishes))):
+                plans.request(ahead)
+            plan = plans.obtain(step)
+            assert plan.step == step
+            names.append(plan.planner)
+            digests.append(plan.digest)
+            dist.barrier()  # every step has a meeting of all ranks
+        planners = children()
+    assert all_end(planners, within_s=2.0), "the planning process outlived its source"
+    return names, digests, said, os.getpid(), len(planners)
+
+
+def obtained(wishes, *, timeout_s=20.0, num_ahead=1):
+    by_rank = run_ranks(3, obtain_all, (wishes, timeout_s, num_ahead), timeout_s=30.0)
+    names, digests, said, pid, _ = by_rank[0]
+    for rank, (other_names, other_digests, other_said, _, num_planners) in enumerate(by_rank):
+        assert (other_names, other_digests) == (names, digests)
+        assert bool(rank) or num_planners == 1
+        assert not rank or (other_said, num_planners) == ([], 0), "only rank 0 plans and speaks"
+    fallbacks = [name == f"fallback {pid}" for name in names]
+    return names, fallbacks, said
+
+
+def test_all_ranks_get_the_plan_that_another_process_made_without_torch():
+    names, fallbacks, said = obtained(["plan"] * 6, num_ahead=2)
+    assert not any(fallbacks)
+    assert said == []
+    assert len(set(names)) == 1, "one process makes all plans"
+    assert names[0].endswith("torch=False nice=10")
+    assert not names[0].startswith(f"{os.getpid()} ")
+
+
+@pytest.mark.parametrize("num_ahead", [1, 3])
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ("raise", "ValueError: no such thing"),
+        ("exit", "its process ended"),
+        ("die", "its process ended"),
+    ],
+)
+def test_a_planner_that_fails_is_replaced_on_all_ranks_alike(wish, reason, num_ahead):
+    _, fallbacks, said = obtained(["plan", wish, "plan", "plan"], num_ahead=num_ahead)
+    assert fallbacks == [False, True, False, False]
+    assert said == [f"step 1: the planner failed ({reason}); using the static fallback plan"]
+
+
+def test_a_planner_that_is_late_is_ended_and_the_next_plan_is_made():
+    _, fallbacks, said = obtained(["plan", "late", "plan"], timeout_s=4.0, num_ahead=3)
+    assert fallbacks == [False, True, False]
+    assert said == [
+        "step 1: the planner failed (no plan after 4 s); using the static fallback plan"
+    ]
+
+
+def test_a_plan_made_ahead_is_there_at_once():
+    by_rank = run_ranks(3, obtain_with_pause, timeout_s=30.0)
+    assert by_rank[0] < 0.2
+
+
+def obtain_with_pause(world):
+    with PlanSource(
+        world,
+        request_of=lambda step: (step, "slow"),
+        make_plan=made_plan,
+        make_fallback=fallback_plan,
+        timeout_s=20.0,
+        say=print,
+    ) as plans:
+        plans.obtain(0)
+        plans.request(1)
+        time.sleep(0.8)
+        begin_s = time.monotonic()
+        plans.obtain(1)
+        return time.monotonic() - begin_s
+
+
+def test_a_control_c_does_not_end_the_planner():
+    _, fallbacks, said = obtained(["interrupt", "plan"])
+    assert (fallbacks, said) == ([False, False], [])
+
+
+def close_while_planning(world):
+    plans = PlanSource(
+        world,
+        request_of=lambda step: (step, "late"),
+        make_plan=made_plan,
+        make_fallback=fallback_plan,
+        timeout_s=60.0,
+        say=print,
+    )
+    plans.request(0)
+    time.sleep(0.8 if world.rank == 0 else 0.0)
+    planners, begin_s = children(), time.monotonic()
+    plans.close()
+    assert all_end(planners, within_s=2.0)
+    return len(planners), time.monotonic() - begin_s
+
+
+def test_closing_does_not_wait_for_a_plan():
+    (num_planners, seconds), (num_others, _) = run_ranks(2, close_while_planning, timeout_s=30.0)
+    assert (num_planners, num_others) == (1, 0)
+    assert seconds < 2.0
+
+
+def test_a_fallback_that_fails_ends_the_run():
+    with pytest.raises(RuntimeError, match="no plan at all"):
+        run_ranks(2, obtain_all, (["hopeless"], 20.0, 1), timeout_s=30.0)

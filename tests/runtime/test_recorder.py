@@ -1,0 +1,177 @@
+"""A rank does one thing at a time, and the recorder knows which."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arachne.core.rank_log import trace_from_logs
+from arachne.runtime.recorder import Recorder
+
+
+class CountingClock:
+    """Every stamp is one second after the one before."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def stamp(self):
+        self.now += 1
+        return -self.now
+
+    def seconds(self, stamps):
+        return [-float(stamp) for stamp in stamps]
+
+
+class SetClock:
+    """Shows what the test sets."""
+
+    now_s = 0.0
+
+    def stamp(self):
+        return self.now_s
+
+    def seconds(self, stamps):
+        return list(stamps)
+
+
+def recorder_of(rank=0, world_size=1, clock=None) -> Recorder:
+    return Recorder(rank=rank, world_size=world_size, clock=clock or CountingClock())
+
+
+def rows(log):
+    return [
+        (e.span.kind, e.span.launch, e.meeting, e.span.start_s, e.span.end_s) for e in log.events
+    ]
+
+
+def test_compute_is_what_remains_between_collectives():
+    recorder = recorder_of()
+    with recorder.doing("load"):
+        pass
+    with recorder.launch(4):
+        with recorder.collective("all_to_all", (0, 1), 8, "float32"):
+            pass
+        with recorder.collective("all_gather", (0, 1), 8, "float32"):
+            pass
+    with recorder.collective("reduce_scatter", (0, 1), 8, "float32"):
+        pass
+    assert rows(recorder.finish(step=3, planner="p")) == [
+        ("load", None, None, 1, 2),
+        ("compute", 4, None, 3, 4),
+        ("communicate", 4, 0, 4, 5),
+        ("compute", 4, None, 5, 6),
+        ("communicate", 4, 1, 6, 7),
+        ("compute", 4, None, 7, 8),
+        ("reduce", None, 0, 9, 10),
+    ]
+
+
+def test_meetings_count_from_zero_in_every_launch_and_every_step():
+    recorder = recorder_of()
+    for _ in range(2):
+        for launch in (5, 2):
+            with recorder.launch(launch), recorder.collective("x", (0, 1), 1, "float32"):
+                pass
+        with recorder.collective("x", (0, 1), 1, "float32"):
+            pass
+        log = recorder.finish(step=0, planner="")
+        meetings = [(e.span.launch, e.meeting) for e in log.events if e.meeting is not None]
+        assert meetings == [(5, 0), (2, 0), (None, 0)]
+    assert recorder.finish(step=0, planner="").events == ()
+
+
+@st.composite
+def nested_work(draw, depth=0):
+    """Lists of (kind or launch or collective, what happens inside)."""
+    kinds = ["load", "optimizer", "collective"] + ["launch"] * (depth == 0)
+    inside = nested_work(depth=depth + 1) if depth < 3 else st.just([])
+    return draw(st.lists(st.tuples(st.sampled_from(kinds), inside), max_size=3))
+
+
+def perform(recorder, work):
+    for kind, inside in work:
+        if kind == "launch":
+            manager = recorder.launch(0)
+        elif kind == "collective":
+            manager = recorder.collective("x", (0, 1), 1, "float32")
+        else:
+            manager = recorder.doing(kind)
+        with manager:
+            perform(recorder, inside)
+
+
+@given(work=nested_work())
+def test_spans_cover_all_recorded_work_and_never_overlap(work):
+    recorder = recorder_of()
+    perform(recorder, work)
+    spans = [event.span for event in recorder.finish(step=0, planner="").events]
+    assert all(span.end_s > span.start_s for span in spans)
+    gaps = [b.start_s - a.end_s for a, b in itertools.pairwise(spans)]
+    assert all(gap >= 0 for gap in gaps)
+    assert sum(gap > 0 for gap in gaps) == max(0, len(work) - 1), "gaps only between the outermost"
+
+
+def test_an_error_inside_leaves_the_recorder_usable():
+    recorder = recorder_of()
+    with pytest.raises(ValueError, match="oops"), recorder.launch(0), recorder.doing("load"):
+        raise ValueError("oops")
+    with recorder.launch(1):
+        pass
+    assert [span[:2] for span in rows(recorder.finish(step=0, planner=""))] == [
+        ("compute", 0),
+        ("load", 0),
+        ("compute", 0),
+        ("compute", 1),
+    ]
+
+
+def test_launches_do_not_nest_and_a_step_does_not_end_inside_one():
+    recorder = recorder_of()
+    with recorder.launch(0):
+        with pytest.raises(AssertionError, match="do not nest"), recorder.launch(1):
+            pass
+        with pytest.raises(AssertionError, match="outside all recorded work"):
+            recorder.finish(step=0, planner="")
+
+
+def test_the_ledger_is_kept_only_on_request():
+    recorder = recorder_of()
+    with recorder.collective("x", (0, 1), 1, "float32"):
+        pass
+    assert recorder.ledger == []
+    recorder.keeps_ledger = True
+    with recorder.launch(3), recorder.collective("y", (1, 2), 7, "bfloat16"):
+        pass
+    (record,) = recorder.ledger
+    assert (record.launch, record.ranks, record.operation) == (3, (1, 2), "y")
+    assert (record.num_elements, record.dtype) == (7, "bfloat16")
+
+
+def test_the_logs_of_two_ranks_tell_who_waited():
+    logs = []
+    for rank, (arrives_s, leaves_s) in enumerate([(2.0, 6.0), (5.0, 6.0)]):
+        clock = SetClock()
+        recorder = recorder_of(rank, 2, clock)
+        with recorder.launch(0):
+            clock.now_s = arrives_s
+            with recorder.collective("all_to_all", (0, 1), 1, "float32"):
+                clock.now_s = leaves_s
+            clock.now_s = 7.0
+        with recorder.collective("reduce_scatter", (0, 1), 1, "float32"):
+            clock.now_s = 8.0
+        logs.append(recorder.finish(step=1, planner="p"))
+    trace = trace_from_logs(logs)
+    assert [(s.rank, s.kind, s.start_s, s.end_s, s.launch) for s in trace.spans] == [
+        (0, "compute", 0.0, 2.0, 0),
+        (0, "wait", 2.0, 5.0, 0),
+        (0, "communicate", 5.0, 6.0, 0),
+        (0, "compute", 6.0, 7.0, 0),
+        (0, "reduce", 7.0, 8.0, None),
+        (1, "compute", 0.0, 5.0, 0),
+        (1, "communicate", 5.0, 6.0, 0),
+        (1, "compute", 6.0, 7.0, 0),
+        (1, "reduce", 7.0, 8.0, None),
+    ]
+    assert trace.idle_ratio == pytest.approx(3 / 16)
