@@ -55,7 +55,7 @@ def test_a_truncated_file_counts_as_absent(cache: LatentCache, share: float) -> 
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     assert not cache.has(KEY)
-    with pytest.raises(DataError, match=r"damaged; delete it and run"):
+    with pytest.raises(DataError, match=r"damaged; delete it, and train again"):
         cache.get(KEY)
     cache.put(KEY, np.ones((4, 5), np.float32))
     assert cache.get(KEY).shape == (4, 5)

@@ -106,17 +106,13 @@ def uneven_exchange(world):
     collectives.all_gather(gathered, scattered, groups.world)
     largest = torch.tensor([float(world.rank), -float(world.rank)])
     collectives.all_reduce_max(largest, groups.world)
-    same = collectives.are_equal(7, groups.world, world.device)
-    different = collectives.are_equal(7 - (world.rank == 1), groups.world, world.device)
-    return received.tolist(), gathered.tolist(), largest.tolist(), same, different
+    return received.tolist(), gathered.tolist(), largest.tolist()
 
 
 def test_collectives_move_what_they_say():
-    for rank, (received, gathered, largest, same, different) in enumerate(
+    for rank, (received, gathered, largest) in enumerate(
         run_ranks(3, uneven_exchange, timeout_s=15.0)
     ):
         assert received == [10.0 * peer + rank for peer in range(3) for _ in range(rank + peer)]
         assert gathered == [0.0, 9.0, 3.0, 12.0, 6.0, 15.0]
         assert largest == [2.0, 0.0]
-        assert same is True
-        assert different is False

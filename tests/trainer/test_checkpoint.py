@@ -57,7 +57,6 @@ def _state(step, world_size):
         config_json='{"run": {"steps": 5}}',
         losses=(1.5, 1.25),
         cluster_json='{"name": "cpu"}',
-        next_plan_json=None,
     )
 
 

@@ -14,7 +14,7 @@ from arachne.core.errors import CheckpointError, DataError, InfeasibleError
 from arachne.cost.cluster_files import load_cluster
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
-from arachne.trainer import loop, step
+from arachne.trainer import cluster_choice, step
 from arachne.trainer.checkpoint import newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
@@ -147,7 +147,6 @@ def test_validation_is_the_same_on_every_world_and_runs_before_the_first_and_aft
 
 @pytest.mark.distributed
 def test_noise_level_and_captions_of_a_clip_do_not_depend_on_rank_or_world(whole):
-    # Case T14.
     alone = whole[1][0].chance
     assert len(alone) == STEPS * 4
     for runs in (whole[2], whole[3]):
@@ -216,7 +215,7 @@ def test_a_planner_that_fails_is_replaced_and_said(config, whole, tmp_path):
     own = changed(in_dir(config, tmp_path / "run"), "planner", name="no_such_planner")
     runs = run_ranks(2, trained, (own,))
     for run in runs:
-        assert run.planners == {loop.FALLBACK_PLANNER}
+        assert run.planners == {cluster_choice.FALLBACK_PLANNER}
         assert run.losses == pytest.approx(whole[1][0].losses, rel=1e-9)
     assert sum("using the static fallback plan" in line for line in runs[0].said) == STEPS
 
@@ -243,8 +242,8 @@ def test_a_clip_with_nan_is_named_and_after_some_such_steps_in_a_row_the_run_end
     own = with_manifest(tiny_config(clips, tmp_path / "run", steps=9))
     with pytest.raises(
         DataError,
-        match=r"2 steps in a row had no finite gradient, the last with clips "
-        r"'.*' \(\d+x\d+x\d, noise level 0\.\d+, ranks [01]",
+        match=r"2 steps in a row could not be trained; in the last, step 1: no finite gradient "
+        r"\(clips '.*' \(\d+x\d+x\d, noise level 0\.\d+, ranks [01]",
     ):
         run_ranks(2, trained_with_bad_clips, (own, names, "nan", {"max_bad_steps": 2}))
 
@@ -301,13 +300,13 @@ def test_validation_is_the_mean_over_the_clips_that_can_be_read(config, whole, t
 def trained_on_small_gpus(world: World, config: RunConfig) -> Run:
     cluster = load_cluster(f"cpux{world.size}")
     device = replace(cluster.device, memory_bytes=1e6)
-    loop.load_cluster = lambda name: replace(cluster, device=device)
+    cluster_choice.load_cluster = lambda name: replace(cluster, device=device)
     return trained(world, config)
 
 
 @pytest.mark.distributed
 def test_a_clip_that_fits_nowhere_is_named_before_the_first_step(clips, tmp_path):
-    # Case T6; the first steps would not have drawn this clip.
+    # The first steps would not have drawn this clip.
     own = with_manifest(tiny_config(clips, tmp_path / "run", batch=1))
     with pytest.raises(InfeasibleError, match=r"clip 'a.mp4' of 64x48x9"):
         run_ranks(2, trained_on_small_gpus, (own,))

@@ -133,7 +133,7 @@ def test_the_asked_share_of_captions_is_dropped():
 
 
 def test_the_loss_of_uneven_ranks_is_the_mean_over_clips_not_over_ranks():
-    # Case T1: one rank holds three clips with loss 5, the other twelve with loss 0.
+    # One rank holds three clips with loss 5, the other twelve with loss 0.
     weights = clip_weights([10] * 15, [True] * 15, "clip")
     assert sum(w * loss for w, loss in zip(weights, [5.0] * 3 + [0.0] * 12, strict=True)) == (
         pytest.approx(1.0)

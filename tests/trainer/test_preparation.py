@@ -61,7 +61,9 @@ def test_ranks_share_the_encoding_and_a_second_run_encodes_nothing(own_clips, tm
     ledgers = [ledger for ledger, *_ in first + second]
     assert all(ledger == ledgers[0] for ledger in ledgers)
     assert len(ledgers[0].usable) == NUM_CLIPS
-    assert [stored for *_, stored in first] == [4, 4, 4], "two arrays of each of two clips"
+    assert [stored for *_, stored in first] == [5, 4, 4], (
+        "two clips each; and no words"
+    )
     assert [stored for *_, stored in second] == [0, 0]
 
 
@@ -69,7 +71,7 @@ def test_ranks_share_the_encoding_and_a_second_run_encodes_nothing(own_clips, tm
 def test_no_clip_is_forgotten_when_ranks_ask_at_different_moments(own_clips, tmp_path):
     config = with_manifest(tiny_config(own_clips, tmp_path / "run"))
     results = run_ranks(2, _prepared_with_a_late_rank, (config,))
-    assert sum(stored for *_, stored in results) == 2 * NUM_CLIPS
+    assert sum(stored for *_, stored in results) == 2 * NUM_CLIPS + 1
 
 
 def _prepared_with_a_late_rank(world: World, config: RunConfig) -> Result:

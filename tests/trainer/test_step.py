@@ -261,8 +261,8 @@ def test_a_gradient_is_scaled_down_to_the_limit_and_never_up(config, expected, w
 def test_a_request_to_stop_on_one_rank_is_heard_on_all(config):
     for world_size, stopping in [(1, 0), (3, 2)]:
         seen = run_ranks(world_size, _step_where_one_rank_stops, (config, stopping))
-        assert all(one.outcome.vote.wants_stop for one in seen)
+        assert all(one.outcome.wants_stop for one in seen)
 
 
 def _step_where_one_rank_stops(world: World, config: RunConfig, stopping: int) -> Seen:
-    return one_step(world, config, ITEMS, ALONE, wants_stop=world.rank == stopping)
+    return one_step(world, config, ITEMS, ALONE, wants_stop=lambda: world.rank == stopping)

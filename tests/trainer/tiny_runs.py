@@ -26,6 +26,7 @@ from arachne.trainer.config import (
     CheckpointSettings,
     ClusterSettings,
     DataSettings,
+    LoggingSettings,
     ModelSettings,
     ObjectiveSettings,
     OptimizerSettings,
@@ -86,6 +87,7 @@ def tiny_config(
         cluster=ClusterSettings(name="cpu"),
         optimizer=OptimizerSettings(lr=1e-3),
         checkpoint=CheckpointSettings(every=0, keep=0),
+        logging=LoggingSettings(trace_every=1),
     )
 
 

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 from arachne import __version__
-from arachne.cli import inspect, plan, profile, report, sample, train
+from arachne.cli import compare, inspect, plan, profile, report, sample, train
 from arachne.cli.demo import command as demo
 from arachne.core.errors import ArachneError
 
-_VERBS = (demo, inspect, plan, profile, train, sample, report)
+_VERBS = (demo, inspect, plan, compare, profile, train, sample, report)
 
 _DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
 _EXAMPLE = """example:

@@ -5,14 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arachne.cli.run_file import add_run_file, loaded_config
-from arachne.core.errors import ConfigError, DataError
+from arachne.cli.modelled_steps import (
+    ModelledSteps,
+    add_modelled_steps,
+    modelled_steps,
+    print_clusters,
+    write_page,
+)
+from arachne.cli.run_file import loaded_config
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
 from arachne.core.units import count_text, seconds_text
 
 if TYPE_CHECKING:
-    from arachne.core.ledger import Ledger
     from arachne.trainer.config import RunConfig
     from arachne.trainer.planning import PlanRequest
 
@@ -33,9 +38,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run_file(parser)
-    parser.add_argument("--cluster", help="NAMExGPUS, or `list` (default: the run file's)")
-    parser.add_argument("--steps", type=int, default=8, help="steps to plan (default: 8)")
+    add_modelled_steps(parser, steps_help="steps to plan")
     parser.add_argument("--planner", help="planner to use (default: the run file's)")
     parser.add_argument("--json", action="store_true", help="print JSON with every plan")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timelines")
@@ -68,91 +71,21 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ArachneError: The run file, the dataset or the cluster cannot work.
     """
-    from arachne.cost.cluster_files import cluster_names
-
     if arguments.cluster == "list":
-        print("\n".join(cluster_names()))
-        return 0
-    if arguments.steps < 1:
-        raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
+        return print_clusters()
     config = loaded_config(arguments)
     if arguments.planner:
         config = replace(config, planner=replace(config.planner, name=arguments.planner))
-    name = arguments.cluster or config.cluster.name
-    if name == "auto":
-        raise ConfigError(
-            "which cluster? add --cluster NAMExGPUS, for example h100x16; known: "
-            + ", ".join(cluster_names())
-        )
-    ledger = _inspected(config)
-    steps = [_planned(request) for request in _requests(config, ledger, name, arguments.steps)]
+    modelled = modelled_steps(arguments, config)
+    steps = [_planned(request) for request in modelled.requests]
     if arguments.html:
-        _write_page(arguments.html, config, name, ledger, steps)
+        write_page(arguments.html, _page(config, modelled, steps))
     if arguments.json:
-        print(to_json({"cluster": name, "planner": config.planner.name, "steps": steps}))
+        table = {"cluster": modelled.cluster, "planner": config.planner.name, "steps": steps}
+        print(to_json(table))
     else:
-        _print_table(config, name, steps)
+        _print_table(config, modelled.cluster, steps)
     return 0
-
-
-def _inspected(config: "RunConfig") -> "Ledger":
-    import os
-
-    from arachne.core.families import family_named
-    from arachne.data.inspect import inspect_dataset
-
-    ledger = inspect_dataset(
-        Path(config.data.path),
-        config.data.shape_rules,
-        family_named(config.model.family).geometry,
-        config.data.missing_caption,
-        num_workers=len(os.sched_getaffinity(0)),
-    )
-    if not ledger.usable:
-        raise DataError(
-            f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
-            f"see why with: arachne inspect {config.data.path}"
-        )
-    return ledger
-
-
-def _requests(
-    config: "RunConfig", ledger: "Ledger", cluster_name: str, num_steps: int
-) -> "list[PlanRequest]":
-    from arachne.cost.cluster_files import load_cluster
-    from arachne.cost.model import CostModel
-    from arachne.trainer.dataset import TrainingData
-    from arachne.trainer.planning import PlanRequest
-    from arachne.trainer.planning_shape import planning_shape
-
-    shape = planning_shape(config.model)
-    cluster = load_cluster(cluster_name)
-    element_bytes = {"float32": 4, "bfloat16": 2, "float64": 8}[config.model.dtype]
-    costs = CostModel(model=shape, cluster=cluster, element_bytes=element_bytes)
-    data = TrainingData(
-        rows=ledger.usable,
-        cache_dir=Path(config.data.cache),
-        fps=config.data.fps,
-        video_fingerprint="",
-        text_fingerprint="",
-    )
-    max_degree = min(config.planner.max_degree or cluster.num_gpus, cluster.num_gpus)
-    if cluster.device.name != "CPU core":
-        max_degree = min(max_degree, shape.num_heads)
-    return [
-        PlanRequest(
-            batch=data.step_batch(
-                seed=config.run.seed, step=step, num_clips=config.batch.clips
-            ).batch,
-            costs=costs,
-            planner=config.planner.name,
-            max_degree=max_degree,
-            stack_tokens=config.planner.stack_tokens,
-            seed=config.run.seed,
-            iterations=config.planner.iterations,
-        )
-        for step in range(num_steps)
-    ]
 
 
 def _planned(request: "PlanRequest") -> PlannedStep:
@@ -202,16 +135,10 @@ def _print_table(config: "RunConfig", cluster_name: str, steps: list[PlannedStep
     console.print(f"mean step {seconds_text(mean_s)}, {tokens / len(steps) / mean_s:,.0f} tokens/s")
 
 
-def _write_page(
-    path: Path, config: "RunConfig", cluster_name: str, ledger: "Ledger", steps: list[PlannedStep]
-) -> None:
+def _page(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> str:
     from arachne.reporting.page import render_report
     from arachne.reporting.report_data import ReportData
 
-    title = f"{config.planner.name} on {cluster_name}"
+    title = f"{config.planner.name} on {modelled.cluster}"
     plans = {planned.plan.step: planned.plan for planned in steps}
-    page = render_report(ReportData(title=title, plans=plans, ledger=ledger))
-    try:
-        path.write_text(page, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose another") from error
+    return render_report(ReportData(title=title, plans=plans, ledger=modelled.ledger))

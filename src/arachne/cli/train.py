@@ -14,7 +14,8 @@ _EXAMPLE = """example:
   torchrun --nproc-per-node 2 -m arachne train examples/quickstart.toml
 
 Ctrl-C ends the run after its current step, with a checkpoint; a second time ends it at once.
-exit code: 0 done, 3 done but some clips were rejected, 2 cannot work, 130 interrupted"""
+exit code: 0 done, 3 done but some clips were rejected, 2 cannot work, 130 interrupted; torchrun
+takes all but 0 for a failure, so under it 3 and 130 are 0"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         open_run_dir(config, resume=arguments.resume)
         finished = train_on_ranks(config, resume=arguments.resume)
+    if is_under_torchrun():
+        return 0  # torchrun takes any other code for a failure, and may start the ranks again
     if finished.was_stopped:
         return 130
     return 3 if finished.num_rejected else 0

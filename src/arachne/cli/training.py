@@ -56,12 +56,11 @@ def train_on_ranks(config: RunConfig, *, resume: bool) -> TrainingResult:
 def train_here(config: RunConfig, *, resume: bool) -> TrainingResult:
     """Train as the rank that torchrun started."""
     world = join_world(config.run.device, config.run.timeout_s)
-    try:
-        if world.rank == 0:
-            open_run_dir(config, resume=resume)
-        return train_rank(world, config, resume)
-    finally:
-        leave_world()
+    if world.rank == 0:
+        open_run_dir(config, resume=resume)
+    result = train_rank(world, config, resume)
+    leave_world()  # not after an error: peers may still wait in a collective
+    return result
 
 
 def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:

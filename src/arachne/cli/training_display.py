@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
@@ -33,8 +32,8 @@ class TrainingDisplay:
         self._console = Console(highlight=False, soft_wrap=True, quiet=not is_shown)
         self._bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.completed}/{task.total}"),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[figures]}"),
             console=self._console,
@@ -85,8 +84,8 @@ class TrainingDisplay:
         """One optimizer step is done."""
         if not self._is_shown:
             return
-        figures = _figures(metrics)
         done, total = metrics.step + 1, self._config.run.steps
+        figures = _figures(metrics, is_short=self._has_bars)
         if self._has_bars:
             self._show("training", done, total, figures)
         elif done % self._config.logging.every == 0 or done == total:
@@ -104,16 +103,23 @@ class TrainingDisplay:
             self.say(f"done: {count_text(step, 'step')}; files in {self._config.run.dir}")
 
     def _show(self, what: str, done: int, total: int, figures: str) -> None:
+        """One bar at a time: what was done before is no longer news."""
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total, figures="")
+            for task in self._tasks.values():
+                self._bars.remove_task(task)
+            self._tasks = {what: self._bars.add_task(what, total=total, figures="")}
         self._bars.update(self._tasks[what], completed=done, total=total, figures=figures)
 
 
-def _figures(metrics: StepMetrics) -> str:
-    parts = [f"loss {metrics.loss:.4f}", f"norm {metrics.grad_norm:.3f}"]
+def _figures(metrics: StepMetrics, *, is_short: bool) -> str:
+    """A step's figures; short ones leave room for a bar on 80 columns."""
+    parts = [f"loss {metrics.loss:.4f}"]
+    if not is_short:
+        parts.append(f"norm {metrics.grad_norm:.3f}")
     if metrics.step_s is not None and metrics.tokens is not None:
         parts.append(seconds_text(metrics.step_s))
-        parts.append(f"{metrics.tokens / metrics.step_s:,.0f} tokens/s")
+        if not is_short:
+            parts.append(f"{metrics.tokens / metrics.step_s:,.0f} tokens/s")
     if metrics.idle_ratio is not None:
         parts.append(f"idle {metrics.idle_ratio:.0%}")
     return "  ".join(parts)

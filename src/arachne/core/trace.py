@@ -57,6 +57,11 @@ class Trace:
         """From the iteration's start to its last span's end."""
         return max((span.end_s for span in self.spans), default=0.0)
 
+    @property
+    def makespan_s(self) -> float:
+        """From the iteration's start to the end of its last launch."""
+        return max((span.end_s for span in self.spans if span.launch is not None), default=0.0)
+
     def busy_s(self, rank: int) -> float:
         """Seconds in which one rank computed or moved bytes of its own work."""
         return sum(s.duration_s for s in self.spans if s.rank == rank and s.kind in BUSY_KINDS)

@@ -101,7 +101,7 @@ class LatentCache:
 
 
 def _damaged(path: Path) -> str:
-    return f"cached array {str(path)!r} is damaged; delete it, and the next training encodes it again"
+    return f"cached array {str(path)!r} is damaged; delete it, and train again to encode it"
 
 
 def _sha256(array: NDArray[Any]) -> str:

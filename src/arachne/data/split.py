@@ -1,12 +1,28 @@
 """Which clips only validate: chosen by content, so that adding clips moves none across."""
 
 import hashlib
+from collections.abc import Iterable, Sequence
 
 from arachne.core.ledger import LedgerRow
 
 
 def held_out(row: LedgerRow, share: float) -> bool:
     """Whether a clip belongs to the held-out `share` (0 to 1) of all clips."""
+    return _place(row) < share * 2**64
+
+
+def training_rows(rows: Iterable[LedgerRow], share: float) -> tuple[LedgerRow, ...]:
+    """The rows that train, in order; the others are held out."""
+    return tuple(row for row in rows if not held_out(row, share))
+
+
+def first_by_content(rows: Sequence[LedgerRow], limit: int) -> tuple[LedgerRow, ...]:
+    """At most `limit` rows, in their order: a choice that other clips change little."""
+    chosen = sorted(range(len(rows)), key=lambda item: (_place(rows[item]), item))[:limit]
+    return tuple(rows[item] for item in sorted(chosen))
+
+
+def _place(row: LedgerRow) -> int:
+    """Where a clip's content falls among 2^64 places."""
     name = f"{row.content}@{row.clip.span}".encode()
-    place = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
-    return place < share * 2**64
+    return int.from_bytes(hashlib.sha256(name).digest()[:8], "big")

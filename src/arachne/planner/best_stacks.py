@@ -14,7 +14,7 @@ class BestStacks:
     """
 
     def __init__(self, durations_s: Sequence[float]) -> None:
-        """`durations_s[k - 1]` is how long a stack of k clips takes; infinite if it does not fit."""
+        """`durations_s[k - 1]`: seconds of a stack of k clips; infinite where it does not fit."""
         fitting = [(size, s) for size, s in enumerate(durations_s, start=1) if s < inf]
         self.seconds: list[float] = [0.0]
         self._last_size: list[int] = [0]

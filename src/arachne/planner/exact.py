@@ -4,37 +4,41 @@ Clips of a shape are interchangeable, so the unknowns are counts: x[v, b] cascad
 (shape, stacked clips) on block b of one ladder.
 
     minimise T   with   Σ over v of a shape, b:  clips(v) · x[v, b] = clips of that shape
-                        Σ over b over leaf g, v: t(v, b) · x[v, b] ≤ T   for every leaf g
+                        Σ over v, b that hold g: t(v, b) · x[v, b] ≤ T   for every GPU g
 
 Blocks of a ladder are nested or disjoint and every GPU runs its cascades from the largest block to
-the smallest, so nothing waits and a plan is as long as its most loaded leaf. Plans that mix ladders
-are not looked at. Needs the extra `planner` (CP-SAT of OR-tools); minutes above 16 GPUs.
+the smallest, so nothing waits and a plan is as long as its most loaded GPU. Plans that mix ladders
+are not looked at. Needs the extra `planner` (CP-SAT of OR-tools); slow above 16 GPUs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import floor, inf
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from arachne.core.blocks import ladders
 from arachne.core.errors import ConfigError
 from arachne.core.plan import Plan
-from arachne.planner.assignment import Placed, placements
 from arachne.planner.block_tree import ROOT, BlockTree, block_tree
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import PlanningProblem
-from arachne.planner.schedule import scheduled
+from arachne.planner.schedule import Placement, scheduled
+from arachne.planner.stacking import cascade_of
 from arachne.planner.tree import plan_arachne
-from arachne.planner.variants import Variant, Variants
-from arachne.planner.warm_start import items_of_plan
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from arachne.planner.variants import Gpus, Variant, Variants
 
 NAME = "exact"
 
 _UNITS_PER_BOUND = 1_000_000
 """Durations are counted in millionths of the lower bound, rounded down so that proofs hold."""
+
+_ROUNDING = 1e-4
+"""A plan this close to what was proved counts as the shortest."""
+
+_Counts = Counter[tuple[Variant, int]]
+"""Cascades of each variant on each node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class Verdict:
 
     Attributes:
         plan: The shortest plan found.
-        proved_s: No plan on one ladder is shorter than this.
+        proved_s: No plan that stays on one ladder is shorter than this.
     """
 
     plan: Plan
@@ -51,16 +55,8 @@ class Verdict:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the plan is the shortest, to the millionths that durations are counted in."""
-        return self.plan.makespan_s <= self.proved_s * (1.0 + 1e-4)
-
-
-@dataclass(frozen=True, slots=True)
-class _Solved:
-    """What one ladder gave: items of its best plan (None: nothing new), and a proved bound."""
-
-    items: list[Placed] | None
-    proved_s: float
+        """Whether no shorter plan exists, apart from rounding (a ten-thousandth)."""
+        return self.plan.makespan_s <= self.proved_s * (1.0 + _ROUNDING)
 
 
 def plan_exact(
@@ -68,8 +64,8 @@ def plan_exact(
 ) -> Verdict:
     """The shortest plan, or the best within the time limit and how short one could be.
 
-    Starts from the plan of `arachne`. The time limit is shared by the ladders; a run that meets it
-    may end differently on another machine.
+    Starts from the plan of `arachne`. The ladders share the time limit; a run that meets it may end
+    differently on another machine.
 
     Raises:
         ConfigError: OR-tools is not installed.
@@ -79,18 +75,15 @@ def plan_exact(
     variants = Variants(problem)
     bound_s = lower_bound_s(problem, variants)
     best = plan_arachne(problem)
-    if not problem.batch.clips:
-        return Verdict(plan=replace(best, planner=NAME), proved_s=bound_s)
-    chains = ladders(problem.num_gpus, problem.degrees)
-    proved_s = inf
+    proved_s = best.makespan_s
+    chains = ladders(problem.num_gpus, problem.degrees) if problem.batch.clips else ()
     for ladder in chains:
         model = _LadderModel(solver, variants, block_tree(problem.num_gpus, ladder), bound_s)
-        solved = model.solve(best, time_limit_s / len(chains), num_workers)
-        proved_s = min(proved_s, solved.proved_s)
-        if solved.items is not None:
-            found = placements(variants, model.tree, solved.items)
-            plan = scheduled(problem, NAME, found)
-            best = min(best, plan, key=lambda made: made.makespan_s)
+        counts, ladder_s = model.solved(best, time_limit_s / len(chains), num_workers)
+        proved_s = min(proved_s, ladder_s)
+        found = scheduled(problem, NAME, model.placements(counts))
+        if counts and found.makespan_s < best.makespan_s:
+            best = found
     return Verdict(plan=replace(best, planner=NAME), proved_s=max(proved_s, bound_s))
 
 
@@ -98,24 +91,22 @@ class _LadderModel:
     """The integer programme of one ladder."""
 
     def __init__(
-        self, solver: "ModuleType", variants: Variants, tree: BlockTree, bound_s: float
+        self, solver: ModuleType, variants: Variants, tree: BlockTree, bound_s: float
     ) -> None:
         self.variants = variants
         self.tree = tree
-        self.bound_s = bound_s
+        self._unit_s = bound_s / _UNITS_PER_BOUND
         self._solver: Any = solver
         self._model: Any = solver.CpModel()
-        self._unit_s = bound_s / _UNITS_PER_BOUND
-        self._counts: dict[Placed, Any] = {}
+        self._unknowns: dict[tuple[Variant, int], Any] = {}
 
-    def solve(self, known: Plan, time_limit_s: float, num_workers: int) -> _Solved:
-        """Items of a plan no longer than `known`, if the ladder has one."""
+    def solved(self, known: Plan, time_limit_s: float, num_workers: int) -> tuple[_Counts, float]:
+        """Counts of the best plan, empty if none is as short as `known`, and the proved seconds."""
         limit = floor(known.makespan_s / self._unit_s) + 1
-        if not self._add_counts(limit):
-            return _Solved(None, inf)
+        if not self._has_counts(limit):
+            return Counter(), inf
         makespan = self._model.NewIntVar(_UNITS_PER_BOUND - 1, limit, "makespan")
-        work = self._add_loads(makespan)
-        self._order_alike_siblings(work)
+        self._add_loads(makespan, limit)
         self._hint(known)
         self._model.Minimize(makespan)
         cp_solver = self._solver.CpSolver()
@@ -124,89 +115,134 @@ class _LadderModel:
         cp_solver.parameters.random_seed = 0
         status = cp_solver.Solve(self._model)
         if status == self._solver.INFEASIBLE:
-            return _Solved(None, known.makespan_s)
+            return Counter(), known.makespan_s
         proved_s = float(cp_solver.BestObjectiveBound()) * self._unit_s
         if status not in (self._solver.OPTIMAL, self._solver.FEASIBLE):
-            return _Solved(None, max(proved_s, self.bound_s))
-        items: list[Placed] = []
-        for placed, count in self._counts.items():
-            items += [placed] * int(cp_solver.Value(count))
-        return _Solved(items, max(proved_s, self.bound_s))
+            return Counter(), proved_s
+        values = {key: int(cp_solver.Value(count)) for key, count in self._unknowns.items()}
+        return Counter({key: value for key, value in values.items() if value}), proved_s
 
-    def _add_counts(self, limit: int) -> bool:
-        """One unknown per variant and block that can run it; False if a shape has none."""
+    def placements(self, counts: _Counts) -> list[Placement]:
+        """Cascades on GPUs in launch order; clips of a shape are dealt out in slot order."""
+        next_of_shape = [0] * self.variants.num_shapes
+        found: list[Placement] = []
+        for variant, node in sorted(counts.elements(), key=lambda key: (key[1], key[0])):
+            first = next_of_shape[variant[0]]
+            next_of_shape[variant[0]] = first + variant[1]
+            slots = self.variants.slots_of_shape[variant[0]][first : first + variant[1]]
+            cascade = cascade_of(self.variants.problem.batch.clips, slots)
+            found.append((cascade, self.tree.gpus[node]))
+        return found
+
+    def _has_counts(self, limit: int) -> bool:
+        """Make one unknown per variant and block that can run it; False if a shape has none."""
         for shape, slots in enumerate(self.variants.slots_of_shape):
-            terms: list[Any] = []
+            unknowns: list[Any] = []
+            sizes: list[int] = []
             for size in range(1, self.variants.most_clips(shape) + 1):
                 for node in range(1, self.tree.num_nodes):
                     if self._units((shape, size), node) <= limit:
-                        name = f"{size} of {shape} on {node}"
-                        count = self._model.NewIntVar(0, len(slots) // size, name)
-                        self._counts[(shape, size), node] = count
-                        terms.append(size * count)
-            if not terms:
+                        name = f"{size} clips of shape {shape} on node {node}"
+                        unknowns.append(self._model.NewIntVar(0, len(slots) // size, name))
+                        sizes.append(size)
+                        self._unknowns[(shape, size), node] = unknowns[-1]
+            if not unknowns:
                 return False
-            self._model.Add(sum(terms) == len(slots))
+            self._model.Add(self._weighted(unknowns, sizes) == len(slots))
         return True
 
-    def _add_loads(self, makespan: Any) -> list[Any]:
-        """No leaf is busy for longer than the makespan; gives the work of each node."""
-        work: list[Any] = [0] * self.tree.num_nodes
-        for (variant, node), count in self._counts.items():
-            work[node] += self._units(variant, node) * count
-        for leaf in range(1, self.tree.num_nodes):
-            if not self.tree.children[leaf]:
-                self._model.Add(sum(work[node] for node in _path(self.tree, leaf)) <= makespan)
-        return work
+    def _add_loads(self, makespan: Any, limit: int) -> None:
+        """No GPU is busy for longer than the makespan; of siblings alike the left has more work.
 
-    def _order_alike_siblings(self, work: list[Any]) -> None:
-        """Of siblings that could change places the left one has no less work in its subtree."""
-        area: list[Any] = list(work)
-        for node in range(self.tree.num_nodes - 1, 0, -1):
-            area[self.tree.parents[node]] += area[node]
-        for siblings in self.tree.children:
-            for left, right in zip(siblings, siblings[1:], strict=False):
-                if self._signature(left) == self._signature(right):
+        The second is no loss: siblings whose blocks cost the same can change places.
+        """
+        tree = self.tree
+        work = [self._model.NewIntVar(0, limit, f"work {node}") for node in range(tree.num_nodes)]
+        area = [
+            self._model.NewIntVar(0, limit * self.variants.problem.num_gpus, f"area {node}")
+            for node in range(tree.num_nodes)
+        ]
+        for node in range(tree.num_nodes):
+            here = [key for key in self._unknowns if key[1] == node]
+            units = [self._units(*key) for key in here]
+            self._model.Add(self._weighted([self._unknowns[k] for k in here], units) == work[node])
+            children = tree.children[node]
+            parts = [work[node], *[area[child] for child in children]]
+            weights = [len(tree.gpus[node]), *[1] * len(children)]
+            self._model.Add(self._weighted(parts, weights) == area[node])
+            if not children:
+                path = [work[above] for above in _path(tree, node)]
+                self._model.Add(self._weighted(path, [1] * len(path)) <= makespan)
+            for left, right in pairwise(children):
+                if self._form(left) == self._form(right):
                     self._model.Add(area[left] >= area[right])
 
-    def _signature(self, node: int) -> object:
+    def _form(self, node: int) -> object:
         """Equal for subtrees of one form whose blocks cost the same."""
-        return (
-            tuple(
-                self._units((shape, size), node)
-                for shape in range(len(self.variants.slots_of_shape))
-                for size in range(1, self.variants.most_clips(shape) + 1)
-            ),
-            tuple(self._signature(child) for child in self.tree.children[node]),
-        )
+        kind = self.variants.kind(self.tree.gpus[node])
+        return (kind, tuple(self._form(child) for child in self.tree.children[node]))
 
     def _hint(self, known: Plan) -> None:
-        items = items_of_plan(self.variants, self.tree, known)
-        if items is not None:
-            for placed, count in self._counts.items():
-                self._model.AddHint(count, items.count(placed))
+        """Start from a known plan, if it stays on this tree."""
+        node_of_block = {gpus: node for node, gpus in enumerate(self.tree.gpus) if gpus}
+        counts: _Counts = Counter()
+        for launch in known.launches:
+            node = node_of_block.get(launch.gpus)
+            if node is None:
+                return
+            shape = self.variants.shape_of_bucket[launch.cascade.bucket]
+            counts[(shape, launch.cascade.num_clips), node] += 1
+        ordered = self._ordered(counts)
+        for key, unknown in self._unknowns.items():
+            self._model.AddHint(unknown, ordered[key])
 
-    def _units(self, variant: Variant, node: int) -> float:
-        seconds = self.variants.duration_s(variant, self.tree.gpus[node])
-        return floor(seconds / self._unit_s) if seconds < inf else inf
+    def _ordered(self, counts: _Counts) -> _Counts:
+        """The same plan with siblings that are alike in the order that `_add_loads` asks for."""
+        tree = self.tree
+        area = [0] * tree.num_nodes
+        for key, count in counts.items():
+            area[key[1]] += len(tree.gpus[key[1]]) * self._units(*key) * count
+        for node in range(tree.num_nodes - 1, ROOT, -1):
+            area[tree.parents[node]] += area[node]
+        source = list(range(tree.num_nodes))
+        for node in range(tree.num_nodes):
+            targets = list(tree.children[node])
+            sources = list(tree.children[source[node]])
+            while targets:
+                alike = [n for n in targets if self._form(n) == self._form(targets[0])]
+                theirs = [n for n in sources if self._form(n) == self._form(targets[0])]
+                theirs.sort(key=lambda n: -area[n])
+                for target, origin in zip(alike, theirs, strict=True):
+                    source[target] = origin
+                targets = [n for n in targets if n not in alike]
+        target_of = {origin: target for target, origin in enumerate(source)}
+        return Counter(
+            {(variant, target_of[node]): count for (variant, node), count in counts.items()}
+        )
+
+    def _units(self, variant: Variant, node: int) -> int:
+        gpus: Gpus = self.tree.gpus[node]
+        seconds = self.variants.duration_s(variant, gpus) if gpus else inf
+        return floor(seconds / self._unit_s) if seconds < inf else 1 << 60
+
+    def _weighted(self, unknowns: list[Any], weights: list[int]) -> Any:
+        return self._solver.LinearExpr.weighted_sum(unknowns, weights)
 
 
-def _path(tree: BlockTree, leaf: int) -> Iterator[int]:
-    node = leaf
-    while node != ROOT:
-        yield node
-        node = tree.parents[node]
+def _path(tree: BlockTree, leaf: int) -> list[int]:
+    path: list[int] = []
+    while leaf != ROOT:
+        path.append(leaf)
+        leaf = tree.parents[leaf]
+    return path
 
 
-def _cp_sat() -> "ModuleType":
+def _cp_sat() -> ModuleType:
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
         raise ConfigError(
             "planner 'exact' needs OR-tools, which is not installed; "
-            "install Arachne with the extra: pip install 'arachne[planner]'"
+            "install it with: pip install 'arachne[planner]'"
         ) from error
     return cp_model
-
-
-__all__ = ["NAME", "Iterable", "Verdict", "plan_exact"]

@@ -112,8 +112,6 @@ def _micro_batches(
 def _with_one_degree(cluster: _Cluster, chunk: Sequence[Cascade]) -> list[Group]:
     best_s, best = inf, list[Group]()
     for degree in cluster.degrees:
-        if not all(cluster.costs.fits(cascade, degree) for cascade in chunk):
-            continue
         groups = longest_first(cluster.costs, chunk, degree, cluster.num_gpus // degree)
         longest_s = max(group.load for group in groups)
         if longest_s < best_s and all(_is_within_cap(cluster, group) for group in groups):

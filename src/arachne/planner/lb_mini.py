@@ -47,8 +47,6 @@ def karmarkar_karp(weights: Sequence[float], num_parts: int) -> list[tuple[int, 
     heap: list[tuple[float, int, list[_Part]]] = [
         (-weight, i, [(weight, (i,))]) for i, weight in enumerate(weights)
     ]
-    if num_parts == 1:
-        return [tuple(range(len(weights)))]
     heapify(heap)
     while len(heap) > 1:
         _, order, large = heappop(heap)

@@ -33,9 +33,9 @@ PLANNERS: dict[str, Planner] = {
 
 PEERS: dict[str, Planner] = {
     static_lockstep.ZERO1: static_lockstep.plan_static_lockstep_zero1,
-    static_lockstep.ZERO1_LEAST: static_lockstep.plan_static_lockstep_zero1_least_degree,
+    static_lockstep.ZERO1_LEAST: static_lockstep.plan_static_lockstep_zero1_least,
     static_lockstep.ZERO3: static_lockstep.plan_static_lockstep_zero3,
-    static_lockstep.ZERO3_LEAST: static_lockstep.plan_static_lockstep_zero3_least_degree,
+    static_lockstep.ZERO3_LEAST: static_lockstep.plan_static_lockstep_zero3_least,
     megatron_hybrid_cp.NAME: megatron_hybrid_cp.plan_megatron_hybrid_cp,
     megatron_dynamic_cp.NAME: megatron_dynamic_cp.plan_megatron_dynamic_cp,
     flexsp.NAME: flexsp.plan_flexsp,

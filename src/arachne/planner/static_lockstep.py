@@ -16,9 +16,9 @@ from arachne.planner.problem import PlanningProblem
 from arachne.planner.schedule import Placement, scheduled_in_phases
 
 ZERO1 = "static_lockstep_zero1"
-ZERO1_LEAST = "static_lockstep_zero1_least_degree"
+ZERO1_LEAST = "static_lockstep_zero1_least"
 ZERO3 = "static_lockstep_zero3"
-ZERO3_LEAST = "static_lockstep_zero3_least_degree"
+ZERO3_LEAST = "static_lockstep_zero3_least"
 
 
 def plan_static_lockstep_zero1(problem: PlanningProblem) -> Plan:
@@ -30,7 +30,7 @@ def plan_static_lockstep_zero1(problem: PlanningProblem) -> Plan:
     return _best(_plans(problem, ZERO1, has_barriers=False))
 
 
-def plan_static_lockstep_zero1_least_degree(problem: PlanningProblem) -> Plan:
+def plan_static_lockstep_zero1_least(problem: PlanningProblem) -> Plan:
     """ZeRO-1 at the least degree at which every clip fits.
 
     Raises:
@@ -48,7 +48,7 @@ def plan_static_lockstep_zero3(problem: PlanningProblem) -> Plan:
     return _best(_plans(problem, ZERO3, has_barriers=True))
 
 
-def plan_static_lockstep_zero3_least_degree(problem: PlanningProblem) -> Plan:
+def plan_static_lockstep_zero3_least(problem: PlanningProblem) -> Plan:
     """ZeRO-3 at the least degree at which every clip fits.
 
     Raises:

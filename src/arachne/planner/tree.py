@@ -11,8 +11,8 @@ from random import Random
 from arachne.core.blocks import ladders
 from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
-from arachne.planner.assignment import Assignment, placements
-from arachne.planner.block_tree import BlockTree, block_tree
+from arachne.planner.assignment import Assignment, TreeCosts
+from arachne.planner.block_tree import block_tree
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import Planner, PlanningProblem
 from arachne.planner.schedule import scheduled
@@ -34,8 +34,14 @@ BASELINES: tuple[Planner, ...] = (
 )
 """Cheap planners that every search starts from."""
 
-_SEARCHED_LADDERS = 2
-"""Ladders that share the iterations: those with the shortest starts."""
+_MOST_STARTS = 6
+"""Starts that are searched, each for a little while before the best is searched on."""
+
+_RACE_SHARE = 0.4
+"""Part of the iterations that the starts race with."""
+
+_LEAST_RACE_STEPS = 20
+"""Fewer steps tell nothing about a start; then fewer starts race."""
 
 
 def plan_arachne(problem: PlanningProblem) -> Plan:
@@ -47,15 +53,25 @@ def plan_arachne(problem: PlanningProblem) -> Plan:
     variants = Variants(problem)
     bound_s = lower_bound_s(problem, variants)
     plans = _baseline_plans(problem)
-    starts = _starts(problem, variants, plans, bound_s)
-    rng = Random(problem.seed)
-    for start in starts[:_SEARCHED_LADDERS]:
-        num_steps = problem.iterations // min(len(starts), _SEARCHED_LADDERS)
-        counts = improved(start, bound_s, num_steps, rng)
-        found = placements(problem, variants, start.tree, counts)
-        plans.append(scheduled(problem, NAME, found))
-    best = min(plans, key=lambda plan: plan.makespan_s)
-    return replace(best, planner=NAME)
+    starts = _starts(problem, variants, plans, bound_s)[:_MOST_STARTS]
+    if starts:
+        best = _searched(starts, bound_s, problem.iterations, Random(problem.seed))
+        plans.append(scheduled(problem, NAME, best.placements()))
+    shortest = min(plans, key=lambda plan: plan.makespan_s)
+    return replace(shortest, planner=NAME)
+
+
+def _searched(
+    starts: Sequence[Assignment], bound_s: float, iterations: int, rng: Random
+) -> Assignment:
+    """The best assignment: all starts are searched for a while, then the best of them further."""
+    num_racing = min(len(starts), int(_RACE_SHARE * iterations) // _LEAST_RACE_STEPS)
+    if num_racing < 2:
+        return improved(starts[0], bound_s, iterations, rng)
+    num_steps = int(_RACE_SHARE * iterations) // num_racing
+    raced = [improved(start, bound_s, num_steps, rng) for start in starts[:num_racing]]
+    best = min(raced, key=lambda assignment: assignment.makespan_s)
+    return improved(best, bound_s, iterations - num_steps * num_racing, rng)
 
 
 def _baseline_plans(problem: PlanningProblem) -> list[Plan]:
@@ -71,19 +87,12 @@ def _baseline_plans(problem: PlanningProblem) -> list[Plan]:
 def _starts(
     problem: PlanningProblem, variants: Variants, plans: Sequence[Plan], bound_s: float
 ) -> list[Assignment]:
-    """The best start of each ladder, shortest first; ties to the first ladder."""
+    """Different starts on all ladders, shortest first; ties to the first ladder."""
     starts: list[Assignment] = []
     for ladder in ladders(problem.num_gpus, problem.degrees):
-        tree = block_tree(problem.num_gpus, ladder)
-        candidates = _starts_on(variants, tree, plans, bound_s)
-        if candidates:
-            starts.append(min(candidates, key=lambda start: start.makespan_s))
+        costs = TreeCosts(variants, block_tree(problem.num_gpus, ladder))
+        on_tree = [from_plan(costs, plan) for plan in plans]
+        for start in (*constructed(costs, bound_s, _MOST_STARTS), *on_tree):
+            if start is not None and all(start.counts != known.counts for known in starts):
+                starts.append(start)
     return sorted(starts, key=lambda start: start.makespan_s)
-
-
-def _starts_on(
-    variants: Variants, tree: BlockTree, plans: Sequence[Plan], bound_s: float
-) -> list[Assignment]:
-    built = [constructed(variants, tree, bound_s)]
-    built += [from_plan(variants, tree, plan) for plan in plans]
-    return [start for start in built if start is not None]

@@ -1,100 +1,129 @@
-"""Local search on a block tree: take a few clips off, put them back where they cost least.
+"""Local search on a block tree: clear two small blocks, fill them again where clips cost least.
 
-Each step takes clips off the most loaded path and off some other blocks of one or two regions, and
-puts them back, the longest first, on the blocks of those regions. What a clip costs on a block is
-what it adds to the block's best stacks, so stacks grow, shrink and split by themselves. Small
-setbacks are accepted early on (threshold accepting, Dueck and Scheuer, 1990); the best assignment
-seen is kept.
+Each step takes clips off a block on the most loaded path, off the blocks around it, and off another
+block, and puts them back there, the longest first. What clips cost on a block is what they add to
+the block's best stacks, so stacks grow, shrink and split by themselves. Small setbacks are accepted
+early on (threshold accepting, Dueck and Scheuer, 1990); the best assignment seen is kept.
 """
 
 from math import inf
 from random import Random
 
-from arachne.planner.assignment import Assignment, Counts
-from arachne.planner.regions import Regions, begins_s, regions_of
+from arachne.planner.assignment import Assignment, Move, TreeCosts
+from arachne.planner.block_tree import ROOT
 
-_MOST_REMOVED = 5
-_FIRST_SETBACK = 0.02
+_ANYWHERE = 0.3
+"""Insertions per step and block that do not ask for the best block: matters with few blocks."""
+
+_MOST_CLEARED_GPUS = 16
+"""Blocks that a step clears are not larger, so that a step costs the same in any world."""
+
+_FIRST_SETBACK = 0.01
 """Relative setback accepted at the first step; it falls linearly to none."""
 
-_Move = tuple[int, int, int]
-"""Shape, number of clips, node."""
 
-
-def improved(start: Assignment, bound_s: float, iterations: int, rng: Random) -> Counts:
-    """Counts of the best assignment found in `iterations` steps; `start` is used up."""
+def improved(start: Assignment, bound_s: float, iterations: int, rng: Random) -> Assignment:
+    """The best assignment found in `iterations` steps; `start` is used up."""
     search = _Search(start, rng)
-    best, best_s = start.snapshot(), start.makespan_s
+    best_s = start.makespan_s
+    since_best: list[Move] = []
     for iteration in range(iterations):
         if best_s <= bound_s * (1.0 + 1e-7):
             break
-        before_s = start.makespan_s
-        moves = search.step(best_s * (1.0 - 0.01 * rng.random()))
-        now_s = start.makespan_s
-        setback = _FIRST_SETBACK * (1.0 - iteration / iterations)
-        if now_s > before_s and now_s > best_s * (1.0 + setback):
-            for shape, num_clips, node in reversed(moves):
-                start.add(shape, -num_clips, node)
-        elif now_s < best_s * (1.0 - 1e-9):
-            best, best_s = start.snapshot(), now_s
-    return best
+        setback = _FIRST_SETBACK * (1.0 - iteration / iterations) * rng.random()
+        target_s = best_s - (best_s - bound_s) * 0.5 * rng.random() ** 2
+        limit_s = max(start.makespan_s, best_s * (1.0 + setback))
+        since_best += search.step(target_s, limit_s)
+        if start.makespan_s < best_s * (1.0 - 1e-9):
+            best_s = start.makespan_s
+            since_best.clear()
+    start.undo(since_best)
+    return start
 
 
 class _Search:
-    """One step at a time on an assignment that it changes in place."""
+    """Steps on an assignment that change it in place."""
 
     def __init__(self, current: Assignment, rng: Random) -> None:
-        num_shapes = current.variants.num_shapes
+        tree = current.costs.tree
         self._current = current
         self._rng = rng
-        self._regions: Regions = regions_of(current.tree)
-        self._until_s = [0.0] * current.tree.num_nodes
-        self._area_s = [_least_area_s(current, shape) for shape in range(num_shapes)]
+        self._until_s = [0.0] * tree.num_nodes
+        self._sizes = current.costs.sizes
+        self._parents = tree.parents
+        self._children = tree.children
+        self._below = [[node] for node in range(tree.num_nodes)]
+        for node in range(tree.num_nodes - 1, ROOT, -1):
+            self._below[tree.parents[node]] += self._below[node]
+        self._area_s = [_least_area_s(current.costs, s) for s in range(len(current.most_on_a_node))]
+        self._alike: dict[int, list[int]] = {}
+        for node in range(1, tree.num_nodes):
+            self._alike.setdefault(self._sizes[node], []).append(node)
+        self._small = [n for n in range(1, tree.num_nodes) if self._can_clear(n)]
 
-    def step(self, target_s: float) -> list[_Move]:
-        """Take clips off and put them back; gives all moves, those off with negative counts."""
+    def step(self, target_s: float, limit_s: float) -> list[Move]:
+        """Clear and fill again, aiming at `target_s`; gives what was moved.
+
+        Undone, and nothing moved, if a load would pass `limit_s`.
+        """
         current, rng = self._current, self._rng
         path = current.loads.critical_path()
-        regions = self._touched(path[-1])
-        moves: list[_Move] = []
-        self._take_off(self._on_path(path), moves)
-        for _ in range(int(rng.random() * _MOST_REMOVED)):
-            node = self._some_node(regions)
-            if node is not None:
-                shapes = current.present[node]
-                self._take_off((shapes[int(rng.random() * len(shapes))], node), moves)
+        cleared = self._cleared(path)
+        around = self._around(cleared)
+        moves = self._take_off(path, cleared)
+        is_tight = rng.random() < 0.5
         for shape, num_clips in self._chunks(moves):
-            node = self._best_node(shape, num_clips, regions, target_s)
+            node = self._some_node(shape, num_clips, around) or self._best_node(
+                shape, num_clips, around, target_s, is_tight=is_tight
+            )
             current.add(shape, num_clips, node)
             moves.append((shape, num_clips, node))
+            if current.loads.below_s[ROOT] > limit_s:
+                current.undo(moves)
+                return []
         return moves
 
-    def _touched(self, leaf: int) -> list[int]:
-        """The region of the most loaded leaf, and often another one."""
-        region = self._regions.region_of[leaf]
-        num_regions = len(self._regions.nodes)
-        if num_regions == 1:
-            return [region]
-        other = int(self._rng.random() * (num_regions - 1))
-        return [region, other + (other >= region)]
+    def _can_clear(self, node: int) -> bool:
+        return self._sizes[node] <= _MOST_CLEARED_GPUS or not self._children[node]
 
-    def _on_path(self, path: list[int]) -> tuple[int, int]:
-        present = self._current.present
-        found = [(shape, node) for node in path for shape in present[node]]
-        return found[int(self._rng.random() * len(found))]
-
-    def _some_node(self, regions: list[int]) -> int | None:
-        """A random node with clips on it; None if a few tries found none."""
+    def _cleared(self, path: list[int]) -> list[int]:
+        """A block on the most loaded path, and another one, most often of the same degree."""
         rng = self._rng
-        for _ in range(8):
-            nodes = self._regions.nodes[regions[int(rng.random() * len(regions))]]
-            node = nodes[int(rng.random() * len(nodes))]
-            if self._current.present[node]:
-                return node
-        return None
+        small = [node for node in path if self._can_clear(node)]
+        first = small[-1 - int(rng.random() ** 1.5 * len(small))]
+        others = self._alike[self._sizes[first]] if rng.random() < 0.8 else self._small
+        second = others[int(rng.random() * len(others))]
+        return [first] if second == first else [first, second]
 
-    def _take_off(self, entry: tuple[int, int], moves: list[_Move]) -> None:
-        shape, node = entry
+    def _around(self, cleared: list[int]) -> list[int]:
+        """The cleared blocks with all blocks in and around them, parents first."""
+        parents = self._parents
+        found: set[int] = set()
+        for top in cleared:
+            found.update(self._below[top])
+            node = parents[top]
+            while node != ROOT:
+                found.add(node)
+                node = parents[node]
+        return sorted(found)
+
+    def _take_off(self, path: list[int], cleared: list[int]) -> list[Move]:
+        """Take clips off: some of the path's for certain, others by chance."""
+        current, rng = self._current, self._rng
+        on_path = [(shape, node) for node in path for shape in current.present[node]]
+        moves = [self._some_of(*on_path[int(rng.random() * len(on_path))])]
+        share = (0.3, 0.6, 1.0)[int(rng.random() * 3.0)]
+        for top in cleared:
+            for node in self._below[top]:
+                for shape in list(current.present[node]):
+                    if share == 1.0:
+                        moves.append((shape, -current.counts[node][shape], node))
+                        current.add(*moves[-1])
+                    elif rng.random() < share:
+                        moves.append(self._some_of(shape, node))
+        return moves
+
+    def _some_of(self, shape: int, node: int) -> Move:
         count = self._current.counts[node][shape]
         chance = self._rng.random()
         if chance < 0.4:
@@ -102,65 +131,77 @@ class _Search:
         elif chance < 0.7:
             count = 1 + int(self._rng.random() * count)
         self._current.add(shape, -count, node)
-        moves.append((shape, -count, node))
+        return (shape, -count, node)
 
-    def _chunks(self, moves: list[_Move]) -> list[tuple[int, int]]:
+    def _chunks(self, moves: list[Move]) -> list[tuple[int, int]]:
         """What was taken off, as it is put back: whole, in two parts, or clip by clip."""
         rng = self._rng
         chunks: list[tuple[int, int]] = []
         for shape, taken, _ in moves:
             count = -taken
             chance = rng.random()
-            if count > 1 and chance < 0.3:
+            if count > 1 and chance < 0.25:
                 part = 1 + int(rng.random() * (count - 1))
                 chunks += [(shape, part), (shape, count - part)]
             elif 1 < count <= 6 and chance < 0.5:
                 chunks += [(shape, 1)] * count
             else:
                 chunks.append((shape, count))
-        if rng.random() < 0.8:
-            chunks.sort(key=self._weight, reverse=True)
-        return chunks
+        noise = 0.0 if rng.random() < 0.5 else rng.random()
+        area_s = self._area_s
+        if noise:
+            keyed = [(area_s[s] * k * (1.0 + noise * rng.random()), s, k) for s, k in chunks]
+        else:
+            keyed = [(area_s[s] * k, s, k) for s, k in chunks]
+        keyed.sort(reverse=True)
+        return [(shape, num_clips) for _, shape, num_clips in keyed]
 
-    def _weight(self, chunk: tuple[int, int]) -> float:
-        return self._area_s[chunk[0]] * chunk[1]
+    def _some_node(self, shape: int, num_clips: int, nodes: list[int]) -> int | None:
+        """Now and then any node that can run the clips, whatever it costs; most often None."""
+        if self._rng.random() * len(nodes) >= _ANYWHERE:
+            return None
+        node = nodes[int(self._rng.random() * len(nodes))]
+        self._current.costs.reach(shape, self._current.counts[node][shape] + num_clips)
+        seconds = self._current.costs.seconds[node][shape]
+        return node if seconds[self._current.counts[node][shape] + num_clips] < inf else None
 
     def _best_node(
-        self, shape: int, num_clips: int, regions: list[int], target_s: float
+        self, shape: int, num_clips: int, nodes: list[int], target_s: float, *, is_tight: bool
     ) -> int:
         """Where the clips add least GPU time and no load passes `target_s`.
 
-        If every load would, the node with the lowest load afterwards. Ties go to the lower load,
-        then to the first node.
+        If every load would, the node with the lowest load afterwards. Ties go to the higher load
+        if `is_tight`, else to the lower one, then to the first node.
         """
         current = self._current
         loads = current.loads
-        work_s, below_s, parents = loads.work_s, loads.below_s, loads.tree.parents
-        counts, seconds, sizes = current.counts, current.seconds, self._regions.sizes
-        best_node, best_area, best_peak_s = 0, inf, inf
-        lowest_node, lowest_peak_s = 0, inf
-        current.reach(shape, current.most_on_a_node[shape] + num_clips)
+        work_s, below_s, parents = loads.work_s, loads.below_s, self._parents
+        counts, seconds, sizes = current.counts, current.costs.seconds, self._sizes
         until_s = self._until_s
-        for region in regions:
-            nodes = self._regions.nodes[region]
-            until_s[parents[nodes[0]]] = begins_s(loads, nodes[0])
-            for node in nodes:
-                until_s[node] = until = until_s[parents[node]] + work_s[node]
-                known_s = seconds[node][shape]
-                count = counts[node][shape]
-                added_s = known_s[count + num_clips] - known_s[count]
-                peak_s = until + below_s[node] + added_s
-                if peak_s < lowest_peak_s:
-                    lowest_node, lowest_peak_s = node, peak_s
-                if peak_s <= target_s:
-                    area = sizes[node] * added_s
-                    if area < best_area or (area == best_area and peak_s < best_peak_s):
-                        best_node, best_area, best_peak_s = node, area, peak_s
+        sign = -1.0 if is_tight else 1.0
+        best_node, best_area, best_tie = 0, inf, inf
+        lowest_node, lowest_peak_s = 0, inf
+        current.costs.reach(shape, current.most_on_a_node[shape] + num_clips)
+        for node in nodes:
+            until_s[node] = until = until_s[parents[node]] + work_s[node]
+            known_s = seconds[node][shape]
+            count = counts[node][shape]
+            added_s = known_s[count + num_clips] - known_s[count]
+            peak_s = until + below_s[node] + added_s
+            if peak_s < lowest_peak_s:
+                lowest_node, lowest_peak_s = node, peak_s
+            if peak_s <= target_s:
+                area = sizes[node] * added_s
+                if area <= best_area:
+                    tie = sign * peak_s
+                    if area < best_area or tie < best_tie:
+                        best_node, best_area, best_tie = node, area, tie
         return best_node or lowest_node
 
 
-def _least_area_s(assignment: Assignment, shape: int) -> float:
+def _least_area_s(costs: TreeCosts, shape: int) -> float:
     """Least GPU time of one clip of the shape."""
-    assignment.reach(shape, 1)
-    gpus, seconds = assignment.tree.gpus, assignment.seconds
-    return min(len(gpus[n]) * seconds[n][shape][1] for n in range(1, len(gpus)))
+    return min(
+        size * seconds[shape][1]
+        for size, seconds in zip(costs.sizes[1:], costs.seconds[1:], strict=True)
+    )

@@ -6,11 +6,11 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from arachne.core.plan import Plan
-from arachne.planner.assignment import Assignment
+from arachne.planner.assignment import Assignment, TreeCosts
 from arachne.planner.block_tree import BlockTree
 from arachne.planner.variants import Gpus, Variants
 
-_LONGEST_CLIPS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.07)
+_LONGEST_CLIPS = (1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12, 0.07)
 """Parts of the lower bound that a clip may last: short ones split more."""
 
 _LONGEST_STACKS = (0.05, 0.1, 0.25, 1.0)
@@ -38,38 +38,43 @@ class _Way:
         return fitting[-1] if fitting else 1
 
 
-def from_plan(variants: Variants, tree: BlockTree, plan: Plan) -> Assignment | None:
+def from_plan(costs: TreeCosts, plan: Plan) -> Assignment | None:
     """A plan as an assignment on this tree; None if it uses blocks that the tree has not."""
-    node_of_block = {gpus: node for node, gpus in enumerate(tree.gpus) if gpus}
-    assignment = Assignment(variants, tree)
+    node_of_block = {gpus: node for node, gpus in enumerate(costs.tree.gpus) if gpus}
+    assignment = Assignment(costs)
     for launch in plan.launches:
         node = node_of_block.get(launch.gpus)
         if node is None:
             return None
-        shape = variants.shape_of_bucket[launch.cascade.bucket]
+        shape = costs.variants.shape_of_bucket[launch.cascade.bucket]
         assignment.add(shape, launch.cascade.num_clips, node)
     return assignment
 
 
-def constructed(variants: Variants, tree: BlockTree, bound_s: float) -> Assignment | None:
-    """The best of several greedy assignments; None if some clip fits on no block of the tree."""
-    ways = [_ways(variants, tree, shape) for shape in range(variants.num_shapes)]
+def constructed(costs: TreeCosts, bound_s: float, most: int) -> list[Assignment]:
+    """The best greedy assignments, shortest first, with different degrees of the shapes.
+
+    At most `most`; none if some clip fits on no block of the tree.
+    """
+    variants = costs.variants
+    ways = [_ways(variants, costs.tree, shape) for shape in range(variants.num_shapes)]
     if not all(ways):
-        return None
-    best: Assignment | None = None
-    seen: set[tuple[tuple[int, int], ...]] = set()
+        return []
+    best: dict[tuple[int, ...], Assignment] = {}
     for clip_part in _LONGEST_CLIPS:
         chosen = [_cheapest_within(of_shape, clip_part * bound_s) for of_shape in ways]
-        for stack_part in _LONGEST_STACKS:
-            sizes = [way.largest_within(stack_part * bound_s) for way in chosen]
-            choice = tuple((way.degree, k) for way, k in zip(chosen, sizes, strict=True))
-            if choice in seen:
-                continue
-            seen.add(choice)
-            made = _balanced(variants, tree, chosen, sizes)
-            if made is not None and (best is None or made.makespan_s < best.makespan_s):
-                best = made
-    return best
+        degrees = tuple(way.degree for way in chosen)
+        if degrees in best:
+            continue
+        stackings = {
+            tuple(way.largest_within(stack_part * bound_s) for way in chosen): None
+            for stack_part in _LONGEST_STACKS
+        }
+        made = [_balanced(costs, chosen, sizes) for sizes in stackings]
+        found = [assignment for assignment in made if assignment is not None]
+        if found:
+            best[degrees] = min(found, key=lambda assignment: assignment.makespan_s)
+    return sorted(best.values(), key=lambda assignment: assignment.makespan_s)[:most]
 
 
 def _ways(variants: Variants, tree: BlockTree, shape: int) -> list[_Way]:
@@ -99,16 +104,18 @@ def _cheapest_within(ways: list[_Way], limit_s: float) -> _Way:
     return min(ways, key=lambda way: (way.single_s, way.degree))
 
 
-def _balanced(
-    variants: Variants, tree: BlockTree, ways: list[_Way], sizes: list[int]
-) -> Assignment | None:
-    """Degree by degree from the largest, long stacks first, each to the block that is free first."""
+def _balanced(costs: TreeCosts, ways: list[_Way], sizes: tuple[int, ...]) -> Assignment | None:
+    """Degree by degree from the largest, long stacks first, each to the first block that is free.
+
+    None if a stack fits on no block of its degree.
+    """
+    variants, tree = costs.variants, costs.tree
     chunks: dict[int, list[_Chunk]] = {}
     for shape, (way, size) in enumerate(zip(ways, sizes, strict=True)):
         for num_clips in _cut(len(variants.slots_of_shape[shape]), size):
             seconds = way.durations_s[num_clips - 1]
             chunks.setdefault(way.degree, []).append((seconds, shape, num_clips))
-    made = Assignment(variants, tree)
+    made = Assignment(costs)
     until_s = [0.0] * tree.num_nodes
     for level in _levels(tree):
         for node in level:
@@ -128,8 +135,8 @@ def _fill(made: Assignment, level: list[int], until_s: list[float], chunks: list
         while heap:
             free_s, node = heappop(heap)
             count = made.counts[node][shape]
-            made.reach(shape, count + num_clips)
-            seconds = made.seconds[node][shape]
+            made.costs.reach(shape, count + num_clips)
+            seconds = made.costs.seconds[node][shape]
             added_s = seconds[count + num_clips] - seconds[count]
             if added_s < inf:
                 made.add(shape, num_clips, node)

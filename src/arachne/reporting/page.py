@@ -1,8 +1,5 @@
-"""The report: one HTML file that holds its script, data and pictures, and needs no network."""
+"""The report of a run: what its page shows, section by section."""
 
-import base64
-import hashlib
-import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,6 +17,7 @@ from arachne.reporting.charts import (
 )
 from arachne.reporting.chosen_steps import ChosenStep, chosen_steps
 from arachne.reporting.modelled_trace import modelled_trace
+from arachne.reporting.page_document import document
 from arachne.reporting.page_parts import (
     headline_cards,
     ledger_summary,
@@ -29,11 +27,11 @@ from arachne.reporting.page_parts import (
     shape_legend,
     strategies_table,
 )
-from arachne.reporting.page_script import SCRIPT
-from arachne.reporting.page_style import STYLE
 from arachne.reporting.report_data import ReportData, read_report_data
 from arachne.reporting.shape_colours import Paint, shape_paints
 from arachne.reporting.timeline import timeline
+
+_TIMES = "Times are wall-clock seconds on the ranks."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,9 @@ def render_report(source: Path | ReportData) -> str:
         _samples_section(data),
         _ledger_section(data),
     ]
-    return _document(data, "".join(body), figures)
+    return document(
+        title=data.title, lead=_lead(data), body="".join(body), figures=figures, times=_TIMES
+    )
 
 
 def _buckets(data: ReportData) -> set[Bucket]:
@@ -227,32 +227,6 @@ def _ledger_section(data: ReportData) -> str:
     )
 
 
-def _document(data: ReportData, body: str, figures: dict[str, Figure]) -> str:
-    """The policy names the hashes of the two scripts that may run, whatever a caption holds."""
-    library = _plotly_library() if figures else ""
-    scripts = [library, SCRIPT] if figures else []
-    policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"script-src {' '.join(_hash_source(script) for script in scripts) or repr('none')}"
-    )
-    title = escape(data.title)
-    drawn = "".join(f"<script>{script}</script>" for script in scripts)
-    store = f'<script type="application/json" id="figures">{_json_in_html(figures)}</script>'
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title} · Arachne report</title><style>{STYLE}</style></head><body>"
-        f'<header class="top"><div class="brand">Arachne report</div><h1>{title}</h1>'
-        f'<p class="lead">{escape(_lead(data))}</p></header>'
-        "<main><noscript><p class='why'>The charts need JavaScript; the figures and tables do "
-        f"not.</p></noscript>{body}</main>"
-        "<footer>Times are wall-clock seconds on the ranks. Idle ratio = 1 − busy GPU-seconds ÷ "
-        "(GPUs × step seconds); waiting for other ranks or for data is idle.</footer>"
-        f"{store if figures else ''}{drawn}</body></html>\n"
-    )
-
-
 def _lead(data: ReportData) -> str:
     figures = data.headlines
     if figures.num_steps:
@@ -262,21 +236,3 @@ def _lead(data: ReportData) -> str:
     if figures.ranks is not None:
         text += f" on {count_text(figures.ranks, 'rank')}"
     return text + (f", planned by {figures.planner}." if figures.planner else ".")
-
-
-def _plotly_library() -> str:
-    # Loaded here because plotly is slow to load; it has no type stubs.
-    from plotly.offline import get_plotlyjs  # pyright: ignore[reportMissingTypeStubs]
-
-    return get_plotlyjs()
-
-
-def _hash_source(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def _json_in_html(value: object) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

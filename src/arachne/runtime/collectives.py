@@ -1,15 +1,15 @@
-"""The only calls of torch.distributed's collectives; each one is recorded with its group.
+"""The collectives of a step; each one is recorded with its group.
 
 Shape suffixes:
   P group size
-All of them block, on one stream, in the order of the program; a group of one rank meets nobody.
+All are issued in the order of the program, by one thread, on one stream; on CPU they block. A group
+of one rank meets nobody.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -86,10 +86,3 @@ def _recorded(
 ) -> AbstractContextManager[None]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return group.recorder.collective(operation, group.ranks, num_elements, dtype)
-
-
-def are_equal(value: int, group: RankGroup, device: torch.device) -> bool:
-    """Whether all members hold the same integer (between -2^63 and 2^63, exclusive)."""
-    both = torch.tensor([value, -value], dtype=torch.int64, device=device)
-    all_reduce_max(both, group)
-    return int(both[0]) == -int(both[1])

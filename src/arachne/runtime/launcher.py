@@ -68,6 +68,7 @@ def run_ranks(
         ArachneError: A rank raised it; the other ranks are ended.
         LostRankError: A rank ended without a result.
         RuntimeError: A rank met a bug; the message is its traceback.
+        KeyboardInterrupt: A signal came and some rank did not end by itself.
     """
     kind = resolved_device_kind(device)
     context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "fork")
@@ -97,8 +98,13 @@ def run_ranks(
             writer.close()
             processes.append(process)
             pipes.append(reader)
-        with _signals_passed_on(processes):
-            results = _collect(processes, pipes)
+        with _signals_passed_on(processes) as received:
+            try:
+                results = _collect(processes, pipes)
+            except (ArachneError, RuntimeError):
+                if received:
+                    raise KeyboardInterrupt from None
+                raise
         patience_s = _PATIENCE_S
         return results
     finally:
@@ -109,13 +115,18 @@ def run_ranks(
 
 
 @contextmanager
-def _signals_passed_on(processes: list[Any]) -> Iterator[None]:
-    """SIGINT and SIGTERM go to the ranks, who decide; ranks that do not listen end by them."""
+def _signals_passed_on(processes: list[Any]) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM go to the ranks, who decide; ranks that do not listen end by them.
+
+    Gives the list of signals that have come.
+    """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
         for process in processes:
             if process.is_alive():
                 os.kill(process.pid, number)
@@ -123,7 +134,7 @@ def _signals_passed_on(processes: list[Any]) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, pass_on) for number in numbers]
     try:
-        yield
+        yield received
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
@@ -145,6 +156,7 @@ def _run_rank(
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(world_size),
         WORLD_SIZE=str(world_size),
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -22,6 +22,7 @@ class World:
     Attributes:
         rank: This rank.
         size: Ranks.
+        ranks_per_node: Ranks on each machine.
         device: Where this rank computes.
         store: Key-value store that all ranks reach; plans travel through it.
         timeout_s: How long to wait for a rank that does not answer.
@@ -29,6 +30,7 @@ class World:
 
     rank: int
     size: int
+    ranks_per_node: int
     device: torch.device
     store: Store
     timeout_s: float
@@ -89,6 +91,7 @@ def join_world(kind: DeviceKind, timeout_s: float, store: Store | None = None) -
     return World(
         rank=rank,
         size=size,
+        ranks_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", size)),
         device=device,
         store=PrefixStore("arachne", store),
         timeout_s=timeout_s,

@@ -1,6 +1,7 @@
 """Ranks that meet before an error ends them: all of them raise it, or none does."""
 
 from collections.abc import Callable
+from typing import TypeVar, cast
 
 import torch
 
@@ -10,9 +11,11 @@ from arachne.runtime import collectives
 from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.world import World
 
+T = TypeVar("T")
 
-def do_together(world: World, group: RankGroup, action: Callable[[], None]) -> None:
-    """Run each rank's own `action`; if one fails on any rank, every rank raises that error.
+
+def do_together(world: World, group: RankGroup, action: Callable[[], T]) -> T:
+    """What each rank's own `action` gives; if one fails on any rank, every rank raises that error.
 
     All ranks of the world call it at the same moment, `group` being the whole world.
 
@@ -21,8 +24,9 @@ def do_together(world: World, group: RankGroup, action: Callable[[], None]) -> N
             `CheckpointError`.
     """
     failure: ArachneError | None = None
+    result: T | None = None
     try:
-        action()
+        result = action()
     except ArachneError as error:
         failure = error
     except OSError as error:
@@ -34,7 +38,7 @@ def do_together(world: World, group: RankGroup, action: Callable[[], None]) -> N
     highest = torch.tensor([ballot], dtype=torch.int64, device=world.device)
     collectives.all_reduce_max(highest, group)
     if not int(highest):
-        return
+        return cast(T, result)
     culprit = world.size - int(highest)
     name, _, message = world.store.get(f"failure/{culprit}").decode().partition(":")
     # Nobody may fail again, and write another message, before all have read this one.

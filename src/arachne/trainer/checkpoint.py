@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from arachne.core.errors import CheckpointError, DataError
@@ -247,8 +247,13 @@ class CheckpointReader:
         return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
     def _values(self, file: str, place: ChunkPlace, first: int, last: int) -> np.ndarray:
-        with safe_open(self._path / file, framework="numpy") as shard:
-            return np.asarray(shard.get_slice(place.key)[first:last])
+        try:
+            with safe_open(self._path / file, framework="numpy") as shard:
+                return np.asarray(shard.get_slice(place.key)[first:last])
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"checkpoint {self._path.name}: {file} cannot be read: {error}"
+            ) from error
 
 
 def _set_aside(final: Path) -> None:

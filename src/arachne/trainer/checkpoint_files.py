@@ -104,7 +104,6 @@ class TrainState:
         config_json: The resolved run file.
         losses: Loss of every step that was taken; all finite.
         cluster_json: The calibrated cluster that plans are made for; None before calibration.
-        next_plan_json: The plan of the next step, if it was made already.
     """
 
     step: int
@@ -114,7 +113,6 @@ class TrainState:
     config_json: str
     losses: tuple[float, ...] = ()
     cluster_json: str | None = None
-    next_plan_json: str | None = None
 
     def __post_init__(self) -> None:
         assert 0 <= self.num_updates <= self.step, (self.num_updates, self.step)

@@ -280,13 +280,15 @@ class ValidationSettings:
     Attributes:
         every: Steps between two validations.
         noises: Noise levels per clip, spread evenly over the timestep range.
+        clips: Most clips of one validation, chosen by content; 0 = no limit.
     """
 
     every: int = 0
     noises: int = 2
+    clips: int = 64
 
     def __post_init__(self) -> None:
-        _at_least("validation", 0, every=self.every)
+        _at_least("validation", 0, every=self.every, clips=self.clips)
         _at_least("validation", 1, noises=self.noises)
 
 
@@ -300,7 +302,7 @@ class LoggingSettings:
     """
 
     every: int = 1
-    trace_every: int = 1
+    trace_every: int = 10
 
     def __post_init__(self) -> None:
         _at_least("logging", 1, every=self.every)

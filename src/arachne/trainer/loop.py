@@ -6,25 +6,22 @@ one step ahead, so that each rank can load what its own launches need and nothin
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import isfinite
-
-import torch.distributed as dist
+from functools import partial
 
 from arachne.core.batch import Batch
 from arachne.core.cluster import Cluster
-from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.core.trace import Trace
-from arachne.cost.cluster_files import load_cluster
 from arachne.data.loader import ClipLoader
 from arachne.runtime.plan_source import PlanSource
 from arachne.trainer import state
+from arachne.trainer.agreement import do_together
+from arachne.trainer.bad_steps import MAX_BAD_STEPS, too_many_bad_steps, why_skipped
+from arachne.trainer.cluster_choice import chosen_cluster, fallback_plan
 from arachne.trainer.dataset import ClipArrays, StepBatch
-from arachne.trainer.measure import calibrated, shared_trace
-from arachne.trainer.objective import sigma_of
+from arachne.trainer.measure import shared_trace
 from arachne.trainer.planning import PlanRequest, plan_batch
-from arachne.trainer.randomness import draw_clip
 from arachne.trainer.schedule import learning_rate
 from arachne.trainer.session import Session
 from arachne.trainer.state import Progressed
@@ -32,9 +29,8 @@ from arachne.trainer.step import StepOutcome, run_step, slots_of_rank
 from arachne.trainer.stop_request import StopRequest
 from arachne.trainer.validation import validation_loss
 
-FALLBACK_PLANNER = "static_dp_longest_first"
-MAX_BAD_STEPS = 10
-"""So many steps in a row without an update end the run."""
+_MAX_SHOWN_RANKS = 16
+"""Larger worlds write their logs and exchange none; `arachne report` joins them afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +93,8 @@ def train(
     stop = StopRequest()
     stop.listen()
     progressed = state.load_newest(session) if resume else _fresh()
-    cluster = _cluster(session, progressed)
+    cluster = chosen_cluster(session, progressed.cluster)
     progressed = replace(progressed, cluster=cluster)
-    _check_every_shape_fits(session, cluster)
     if progressed.step == 0:
         _validate(session, listener, 0)
     run = _Run(
@@ -114,7 +109,7 @@ def train(
             session.world,
             request_of=lambda step: session.plan_request(step, cluster),
             make_plan=plan_batch,
-            make_fallback=_fallback_plan,
+            make_fallback=fallback_plan,
             timeout_s=session.config.planner.timeout_s,
             say=session.say,
         ) as plans,
@@ -150,13 +145,17 @@ class _Run:
             next_plan = self._plan_of(step + 1, plans, loader) if step + 1 < last else None
             report = self._step(step, plan, loader)
             progressed = _after(progressed, report.outcome)
-            self.listener.on_step(report)
-            bad_steps = 0 if report.outcome.is_updated else bad_steps + 1
+            do_together(
+                self.session.world,
+                self.session.groups.world,
+                partial(self._tell, report),
+            )
             self._say_what_was_left_out(report)
+            bad_steps = 0 if report.outcome.is_updated else bad_steps + 1
             if bad_steps >= self.max_bad_steps:
-                raise _too_many_bad_steps(self.session, bad_steps, report)
+                raise too_many_bad_steps(self.session, bad_steps, step, self._why_skipped(report))
             done = step + 1
-            wants_stop = report.outcome.vote.wants_stop
+            wants_stop = report.outcome.wants_stop
             every = config.checkpoint.every
             if wants_stop or done == last or (every and done % every == 0):
                 state.save(self.session, progressed)
@@ -199,13 +198,11 @@ class _Run:
         chosen = self._chosen(step)
         lr = learning_rate(session.config.optimizer, step)
         outcome = run_step(
-            session, chosen, plan, read=loader.take, lr=lr, wants_stop=self.stop.is_set
+            session, chosen, plan, read=loader.take, lr=lr, wants_stop=lambda: self.stop.is_set
         )
         trace = None
-        every = session.config.logging.trace_every
-        if every and step % every == 0:
-            self.listener.on_rank_log(outcome.log)
-            trace = shared_trace(session.world, outcome.log)
+        if self._is_traced(step) and session.world.size <= _MAX_SHOWN_RANKS:
+            trace = shared_trace(session, outcome.log)
         return StepReport(
             step=step,
             batch=chosen.batch,
@@ -216,53 +213,25 @@ class _Run:
             modelled_step_s=plan.makespan_s + session.costs(self.cluster).step_overhead_s(),
         )
 
+    def _is_traced(self, step: int) -> bool:
+        every = self.session.config.logging.trace_every
+        return bool(every) and step % every == 0
+
+    def _tell(self, report: StepReport) -> None:
+        if self._is_traced(report.step):
+            self.listener.on_rank_log(report.outcome.log)
+        self.listener.on_step(report)
+
     def _say_what_was_left_out(self, report: StepReport) -> None:
-        outcome = report.outcome
-        for slot, kept in enumerate(outcome.vote.is_kept):
+        for clip, kept in zip(report.batch.clips, report.outcome.vote.is_kept, strict=True):
             if not kept:
-                name = report.batch.clips[slot].name
-                self.left_out.add(name)
-                self.session.say(f"step {report.step}: clip {name!r} cannot be read; left out")
-        if not outcome.is_updated:
-            reason = (
-                f"no finite gradient ({_bad_clips(self.session, report)})"
-                if any(outcome.vote.is_kept)
-                else "none of its clips can be read"
-            )
-            self.session.say(f"step {report.step}: {reason}; step skipped")
+                self.left_out.add(clip.name)
+                self.session.say(f"step {report.step}: clip {clip.name!r} cannot be read; left out")
+        if not report.outcome.is_updated:
+            self.session.say(f"step {report.step}: {self._why_skipped(report)}; step skipped")
 
-
-def _too_many_bad_steps(session: Session, count: int, report: StepReport) -> DataError:
-    if any(report.outcome.vote.is_kept):
-        return DataError(
-            f"{count} steps in a row had no finite gradient, the last with "
-            f"{_bad_clips(session, report)}; lower optimizer.lr or remove the clips"
-        )
-    return DataError(
-        f"{count} steps in a row could not be trained; in the last, step {report.step}, none of "
-        f"{len(report.batch.clips)} clips can be read from the cache; delete "
-        f"{session.config.data.cache!r} to encode the clips again"
-    )
-
-
-def _bad_clips(session: Session, report: StepReport) -> str:
-    bad = [
-        f"{clip.name!r} ({clip.bucket}, noise level {_sigma_of(session, report.step, slot):.3f}, "
-        f"ranks {_ranks_of(report.plan, slot)})"
-        for slot, clip in enumerate(report.batch.clips)
-        if not isfinite(report.outcome.clip_losses[slot])
-    ]
-    return "clips " + ", ".join(bad) if bad else "all losses finite"
-
-
-def _sigma_of(session: Session, step: int, slot: int) -> float:
-    draw = draw_clip(seed=session.config.run.seed, step=step, slot=slot, shape=())
-    return sigma_of(draw, session.config.objective)
-
-
-def _ranks_of(plan: PlacedPlan, slot: int) -> str:
-    ranks = next(launch.ranks for launch in plan.launches if slot in launch.cascade.slots)
-    return ", ".join(map(str, ranks))
+    def _why_skipped(self, report: StepReport) -> str:
+        return why_skipped(self.session, report.batch, report.plan, report.outcome)
 
 
 def _fresh() -> Progressed:
@@ -280,36 +249,6 @@ def _after(progressed: Progressed, outcome: StepOutcome) -> Progressed:
     )
 
 
-def _cluster(session: Session, progressed: Progressed) -> Cluster:
-    """What plans are made for: named by the user, taken from the checkpoint, or measured now."""
-    name = session.config.cluster.name
-    world_size = session.world.size
-    if name != "auto":
-        return load_cluster(f"{name}x{world_size}")
-    if progressed.cluster is not None and progressed.cluster.num_gpus == world_size:
-        return progressed.cluster
-    calibration = calibrated(session)
-    session.say(
-        f"calibrated on {world_size} ranks; median error of the cost model "
-        f"{calibration.median_error:.1%}"
-    )
-    return calibration.cluster
-
-
-def _check_every_shape_fits(session: Session, cluster: Cluster) -> None:
-    """Plan one clip of every shape, so that one that fits nowhere is named before step 1."""
-    rows = session.prepared.train.rows
-    first_of_shape = {row.bucket: item for item, row in reversed(tuple(enumerate(rows)))}
-    items = tuple(sorted(first_of_shape.values()))
-    request = session.plan_request(0, cluster)
-    _fallback_plan(replace(request, batch=session.prepared.train.batch_of(items, 0)))
-
-
 def _validate(session: Session, listener: Listener, step: int) -> None:
     if session.config.validation.every:
         listener.on_validation(step, validation_loss(session))
-        dist.barrier()
-
-
-def _fallback_plan(request: PlanRequest) -> PlacedPlan:
-    return plan_batch(replace(request, planner=FALLBACK_PLANNER))

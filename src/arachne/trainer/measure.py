@@ -1,9 +1,10 @@
-"""Measure this machine in the first seconds: launches of the dataset's own shapes, all ranks busy.
+"""Measure this machine before the first step: launches of the dataset's own shapes, all ranks busy.
 
 Every degree is measured with all its blocks at work at once, since ranks that share a memory bus
 slow each other down in training too.
 """
 
+import os
 from statistics import median
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from arachne.core.blocks import blocks
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade
+from arachne.core.cluster import Cluster
 from arachne.core.families import family_named
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.rank_log import RankLog, trace_from_logs
@@ -19,11 +21,14 @@ from arachne.core.trace import Trace
 from arachne.cost.calibration import Calibration, Measurement, fit_device
 from arachne.cost.cluster_files import machine_cluster
 from arachne.runtime.executor import run_launches
+from arachne.runtime.messages import gathered_texts, text_of_first
 from arachne.runtime.world import World
 from arachne.trainer.session import Session
 
 _SHAPES = 5
 _REPEATS = 3
+_USABLE = 0.9
+"""Share of the memory that training may use; the rest is the system's and the allocator's."""
 
 
 def calibrated(session: Session) -> Calibration:
@@ -41,23 +46,29 @@ def calibrated(session: Session) -> Calibration:
             measurements += _measure(session, bucket, degree)
     session.optimizer.clear_gradients()
     world = session.world
+    text = ""
     if world.rank == 0:
-        guess = machine_cluster(
-            world.size,
-            like="h100" if world.device.type == "cuda" else "cpu",
-            memory_bytes=_memory_bytes(world),
-        )
         fitted = fit_device(
             session.model.shape,
-            guess,
+            guessed_cluster(session),
             measurements,
             element_bytes=torch.finfo(session.dtype).bits // 8,
         )
-        world.store.set("calibration", to_json(fitted))
-    torch.distributed.barrier()
-    shared = from_json(world.store.get("calibration"), Calibration, what="calibration")
-    torch.distributed.barrier()
-    return shared
+        text = to_json(fitted)
+    shared = text_of_first(text, session.groups.world, world.device)
+    session.recorder.finish(step=0, planner="")
+    return from_json(shared, Calibration, what="calibration")
+
+
+def guessed_cluster(session: Session) -> Cluster:
+    """This run's machines before anything was measured; their memory is known."""
+    world = session.world
+    return machine_cluster(
+        world.size,
+        like="h100" if world.device.type == "cuda" else "cpu",
+        ranks_per_node=world.ranks_per_node,
+        memory_bytes=_memory_bytes(world),
+    )
 
 
 def measured_shapes(session: Session) -> list[Bucket]:
@@ -118,7 +129,7 @@ def _measured_once(session: Session, plan: PlacedPlan) -> tuple[float, float]:
         work=work,
     )
     log = session.recorder.finish(step=0, planner=plan.planner)
-    trace = shared_trace(session.world, log)
+    trace = shared_trace(session, log)
     compute_s = max(
         sum(s.duration_s for s in trace.spans if s.rank == rank and s.kind == "compute")
         for rank in range(session.world.size)
@@ -140,21 +151,16 @@ def _launch_s(trace: Trace, launch: int) -> float:
     return end_s - max(first_s.values())
 
 
-def shared_trace(world: World, log: RankLog) -> Trace:
+def shared_trace(session: Session, log: RankLog) -> Trace:
     """The logs of all ranks as one trace, on every rank; for worlds of one machine."""
-    world.store.set(f"log/{world.rank}", to_json(log))
-    torch.distributed.barrier()
-    keys = [f"log/{rank}" for rank in range(world.size)]
-    logs = [from_json(world.store.get(key), RankLog, what="rank log") for key in keys]
-    torch.distributed.barrier()
-    return trace_from_logs(logs)
+    texts = gathered_texts(to_json(log), session.groups.world, session.world.device)
+    session.recorder.finish(step=log.step, planner="")  # the exchange belongs to no step
+    return trace_from_logs([from_json(text, RankLog, what="rank log") for text in texts])
 
 
 def _memory_bytes(world: World) -> float:
     """Memory that one rank may use: the GPU's, or its share of the machine's."""
     if world.device.type == "cuda":
-        return float(torch.cuda.get_device_properties(world.device).total_memory)
-    import os
-
+        return _USABLE * torch.cuda.get_device_properties(world.device).total_memory
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return 0.9 * pages * page_bytes / world.size
+    return _USABLE * pages * page_bytes / world.ranks_per_node

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from arachne.core.batch import Batch
 from arachne.core.blocks import allowed_degrees
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
 from arachne.cost.model import CostModel
 from arachne.mapper.placement import place
@@ -56,8 +57,16 @@ def plan_batch(request: PlanRequest) -> PlacedPlan:
         ConfigError: No planner has this name.
         InfeasibleError: A clip does not fit on the cluster.
     """
+    return placed_plan(planner_named(request.planner)(request.problem), request)
+
+
+def placed_plan(plan: Plan, request: PlanRequest) -> PlacedPlan:
+    """A plan of the request's problem on the ranks of its cluster, checked.
+
+    Raises:
+        InfeasibleError: The plan breaks a rule that placed plans keep.
+    """
     cluster = request.costs.cluster
-    plan = planner_named(request.planner)(request.problem)
     placed = place(plan, cluster, request.batch.step)
     check_placed_plan(placed, request.batch, cluster.num_gpus)
     return placed

@@ -64,8 +64,8 @@ def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
             if isinstance(options, dict):
                 return options
     raise ConfigError(
-        f"{setting} {folder!r} has no config.json, and none in {part}/; name a folder in the layout "
-        "of diffusers"
+        f"{setting} {folder!r} has no config.json, nor has {part}/ in it; name a folder in "
+        "diffusers' layout"
     )
 
 
@@ -73,6 +73,6 @@ def _size(options: dict[str, Any], key: str, folder: str) -> int:
     value = options.get(key)
     if not isinstance(value, int) or value < 1:
         raise ConfigError(
-            f"the config.json of {folder!r} has {key} = {value!r}; planning needs an integer above 0"
+            f"the config.json of {folder!r} has {key} = {value!r}; it must be an integer above 0"
         )
     return value

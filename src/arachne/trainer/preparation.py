@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from arachne.core.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
+
+from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.strict_json import from_json, to_json
-from arachne.data.cache import LatentCache
+from arachne.data.cache import LatentCache, text_key
 from arachne.data.inspect import inspect_dataset
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.prepare import encode_clip, missing
@@ -36,11 +39,13 @@ class Prepared:
         ledger: One row per clip of the dataset.
         train: Clips that train.
         held_out: Clips that only validate; may be empty.
+        null_text: Token states [L, D] of the empty caption.
     """
 
     ledger: Ledger
     train: TrainingData
     held_out: TrainingData
+    null_text: NDArray[np.float32]
 
 
 def prepare(
@@ -60,6 +65,11 @@ def prepare(
     if world.rank == 0 and not manifest.is_file():
         write_manifest(_inspected(config, progress), manifest)
     _meet(world, "ledger")
+    if not manifest.is_file():
+        raise ConfigError(
+            f"run.dir {str(manifest.parent)!r} of rank {world.rank} is not the one of rank 0: its "
+            f"{manifest.name} is missing; name a folder that all machines share"
+        )
     ledger = read_manifest(manifest)
     cache_dir = Path(config.data.cache)
     fingerprints = (video_encoder.fingerprint, text_encoder.fingerprint)
@@ -80,9 +90,12 @@ def prepare(
             rejected.append(encoded)
         progress("encoding clips", done, len(mine))
     ledger = _without(ledger, _everybodys(world, rejected))
-    if world.rank == 0 and rejected_count(ledger) != rejected_count(read_manifest(manifest)):
-        write_manifest(ledger, manifest)
+    if world.rank == 0:
+        _store_null_text(text_encoder, cache_dir)
+        if ledger != read_manifest(manifest):
+            write_manifest(ledger, manifest)
     _meet(world, "amended ledger")
+    _check_cache_is_shared(world, ledger, config, fingerprints)
     if not ledger.usable:
         raise DataError(
             f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
@@ -100,7 +113,12 @@ def prepare(
             text_fingerprint=text_encoder.fingerprint,
         )
 
-    prepared = Prepared(ledger=ledger, train=part(held=False), held_out=part(held=True))
+    prepared = Prepared(
+        ledger=ledger,
+        train=part(held=False),
+        held_out=part(held=True),
+        null_text=LatentCache(cache_dir).get(text_key("", text_encoder.fingerprint)),
+    )
     if not prepared.train.rows:
         raise DataError(
             f"data.held_out {config.data.held_out} keeps all {len(ledger.usable)} usable clips "
@@ -109,9 +127,30 @@ def prepare(
     return prepared
 
 
-def rejected_count(ledger: Ledger) -> int:
-    """Clips that do not train."""
-    return ledger.counts["rejected"]
+def _store_null_text(text_encoder: TextEncoder, cache_dir: Path) -> None:
+    """Cache the empty caption's states too, so that a full cache needs no encoder."""
+    cache = LatentCache(cache_dir)
+    key = text_key("", text_encoder.fingerprint)
+    if not cache.has(key):
+        cache.put(key, np.asarray(text_encoder.encode(""), dtype=np.float32))
+
+
+def _check_cache_is_shared(
+    world: World, ledger: Ledger, config: RunConfig, fingerprints: tuple[str, str]
+) -> None:
+    """Look for one clip of each other rank's share: a cache on one machine's own disk shows here.
+
+    Raises:
+        ConfigError: This rank does not see what another one encoded.
+    """
+    cache = LatentCache(Path(config.data.cache))
+    for row in ledger.usable[: world.size]:
+        if missing([row], cache, config.data.fps, *fingerprints):
+            raise ConfigError(
+                f"data.cache {config.data.cache!r}: rank {world.rank} does not find clip "
+                f"{row.clip.name!r}, which another rank encoded; name a folder that all machines "
+                "share"
+            )
 
 
 def _inspected(config: RunConfig, progress: Progress) -> Ledger:
@@ -144,5 +183,4 @@ def _without(ledger: Ledger, rejected: list[LedgerRow]) -> Ledger:
 def _meet(world: World, what: str) -> None:
     """Wait for all ranks without the time-out of collectives."""
     world.store.set(f"{what}/{world.rank}", "here")
-    for rank in range(world.size):
-        world.store.wait([f"{what}/{rank}"], _PATIENCE)
+    world.store.wait([f"{what}/{rank}" for rank in range(world.size)], _PATIENCE)

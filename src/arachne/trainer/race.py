@@ -70,7 +70,7 @@ def race(
             outcome = run_step(
                 session, chosen, plan, read=arrays.__getitem__, lr=_lr(session, step)
             )
-            trace = shared_trace(session.world, outcome.log)
+            trace = shared_trace(session, outcome.log)
             modelled_s = plan.makespan_s + costs.step_overhead_s()
             measured[planner].append((trace.iteration_s, modelled_s, trace.idle_ratio))
         progress("racing strategies", turn + 1, len(steps))

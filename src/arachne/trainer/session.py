@@ -43,8 +43,6 @@ class Session:
     config: RunConfig
     run_dir: Path
     prepared: Prepared
-    video_encoder: VideoEncoder
-    text_encoder: TextEncoder
     model: VideoModel
     null_text: Tensor
     recorder: Recorder
@@ -105,9 +103,12 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         DataError: No clip can be used.
     """
     run_dir = Path(config.run.dir)
-    video_encoder = video_encoder_named(config.model.video_encoder, family=config.model.family)
+    device = str(world.device)
+    video_encoder = video_encoder_named(
+        config.model.video_encoder, family=config.model.family, device=device
+    )
     text_encoder = text_encoder_named(
-        config.model.text_encoder, config.model.num_text_tokens, device="cpu"
+        config.model.text_encoder, config.model.num_text_tokens, device=device
     )
     prepared = prepare(
         world,
@@ -128,18 +129,19 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         eps=config.optimizer.eps,
         weight_decay=config.optimizer.weight_decay,
     )
+    optimizer = ShardedOptimizer(model.module, groups.world, options)
+    optimizer.share()  # whatever each rank built or loaded, all start from the same parameters
+    recorder.finish(step=0, planner="start")
     return Session(
         world=world,
         config=config,
         run_dir=run_dir,
         prepared=prepared,
-        video_encoder=video_encoder,
-        text_encoder=text_encoder,
         model=model,
-        null_text=torch.from_numpy(text_encoder.encode("")),
+        null_text=torch.from_numpy(prepared.null_text),
         recorder=recorder,
         groups=groups,
-        optimizer=ShardedOptimizer(model.module, groups.world, options),
+        optimizer=optimizer,
         say=say,
     )
 

@@ -100,20 +100,20 @@ def load_newest(session: Session) -> Progressed:
             world.store.set("resume from", str(path))
 
     do_together(world, everyone, find_on_rank_0)
-    reader = CheckpointReader(Path(world.store.get("resume from").decode()))
-    do_together(world, everyone, lambda: _take_over(session, reader))
+    path = Path(world.store.get("resume from").decode())
+    state = do_together(world, everyone, lambda: _take_over(session, CheckpointReader(path)))
     session.optimizer.share()
-    session.recorder.finish(step=reader.state.step, planner="checkpoint")
-    cluster = reader.state.cluster_json
+    session.recorder.finish(step=state.step, planner="checkpoint")
+    cluster = state.cluster_json
     return Progressed(
-        step=reader.state.step,
-        num_updates=reader.state.num_updates,
-        losses=reader.state.losses,
+        step=state.step,
+        num_updates=state.num_updates,
+        losses=state.losses,
         cluster=from_json(cluster, Cluster, what="calibrated cluster") if cluster else None,
     )
 
 
-def _take_over(session: Session, reader: CheckpointReader) -> None:
+def _take_over(session: Session, reader: CheckpointReader) -> TrainState:
     """Read what this rank owns of the optimizer's state."""
     check_same_model(reader, session.optimizer.shapes)
     state: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in ("master", *MOMENTS)}
@@ -122,6 +122,7 @@ def _take_over(session: Session, reader: CheckpointReader) -> None:
             values = reader.read(name, kind, start, stop)  # pyright: ignore[reportArgumentType]
             tensors[name] = torch.from_numpy(values)
     session.optimizer.load(state, reader.state.num_updates)
+    return reader.state
 
 
 def check_same_model(reader: CheckpointReader, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -1,7 +1,8 @@
 """One optimizer step on one rank: load, vote, launch, reduce, update.
 
-All ranks call `run_step` with the same plan. Ranks meet three times outside of launches: a vote
-before the first launch, the reduction after the last, and the gathering of updated parameters.
+All ranks call `run_step` with the same plan. Ranks meet four times outside of launches: a vote
+before the first launch, the reduction after the last, the sum of losses and norms, and the
+gathering of updated parameters.
 """
 
 import time
@@ -31,11 +32,9 @@ class Vote:
 
     Attributes:
         is_kept: By slot: whether every rank that needs the clip could read it.
-        wants_stop: Whether some rank was asked to stop.
     """
 
     is_kept: tuple[bool, ...]
-    wants_stop: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,7 @@ class StepOutcome:
         clip_losses: Loss by slot; 0 for a slot that was voted out.
         grad_norm: Global norm before clipping.
         vote: What was agreed before the first launch.
+        wants_stop: Whether some rank was asked to stop before the step's end.
         is_updated: False if the gradient was not finite, or no clip could be read: then
             nothing changed.
         step_s: This rank's seconds, from before loading until the parameters were shared.
@@ -58,6 +58,7 @@ class StepOutcome:
     clip_losses: tuple[float, ...]
     grad_norm: float
     vote: Vote
+    wants_stop: bool
     is_updated: bool
     step_s: float
     log: RankLog
@@ -70,7 +71,7 @@ def run_step(
     *,
     read: Read,
     lr: float,
-    wants_stop: bool = False,
+    wants_stop: Callable[[], bool] = lambda: False,
 ) -> StepOutcome:
     """Train one step; every rank calls it with the same batch, plan and learning rate.
 
@@ -79,16 +80,17 @@ def run_step(
     Raises:
         RuntimeError: Ranks hold different plans; nothing was trained.
     """
+    assert plan.step == chosen.batch.step, (plan.step, chosen.batch.step)
     begin_s = time.perf_counter()
     samples, unreadable = _loaded(session, chosen, plan, read)
-    vote = _voted(session, plan, unreadable, len(chosen.items), wants_stop)
+    vote = _voted(session, plan, unreadable, len(chosen.items))
     losses = accumulate(session, chosen, plan, samples, vote.is_kept)
     session.optimizer.reduce()
     weights = batch_weights(session, chosen, vote.is_kept)
-    clip_losses, squared_norm = _summed(session, losses)
-    weighted = [w * value for w, value in zip(weights, clip_losses, strict=True) if w]
+    totals = _summed(session, losses, wants_stop())
+    weighted = [w * value for w, value in zip(weights, totals.clip_losses, strict=True) if w]
     loss = sum(weighted) if weighted else float("nan")
-    grad_norm = sqrt(squared_norm) if squared_norm >= 0.0 else float("nan")
+    grad_norm = sqrt(totals.squared_norm) if totals.squared_norm >= 0.0 else float("nan")
     is_updated = isfinite(loss) and isfinite(grad_norm)
     if is_updated:
         limit = session.config.optimizer.max_grad_norm
@@ -98,14 +100,17 @@ def run_step(
         session.optimizer.share()
     with session.recorder.doing("optimizer"):
         session.optimizer.clear_gradients()
+    # The log first: on a GPU it waits for the work that is still queued.
+    log = session.recorder.finish(step=plan.step, planner=plan.planner)
     return StepOutcome(
         loss=loss,
-        clip_losses=clip_losses,
+        clip_losses=totals.clip_losses,
         grad_norm=grad_norm,
         vote=vote,
+        wants_stop=totals.wants_stop,
         is_updated=is_updated,
         step_s=time.perf_counter() - begin_s,
-        log=session.recorder.finish(step=plan.step, planner=plan.planner),
+        log=log,
     )
 
 
@@ -121,7 +126,7 @@ def accumulate(
     Shares sum over the ranks to the losses.
     """
     weights = batch_weights(session, chosen, is_kept)
-    losses = torch.zeros(len(chosen.items), dtype=torch.float64)
+    losses = torch.zeros(len(chosen.items), dtype=torch.float64, device=session.world.device)
 
     def work(launch: PlacedLaunch) -> None:
         slots = [slot for slot in launch.cascade.slots if is_kept[slot]]
@@ -130,7 +135,7 @@ def accumulate(
         of_clips = slot_losses(session, [samples[slot] for slot in slots])
         weight = of_clips.new_tensor([weights[slot] for slot in slots])
         ((weight * of_clips).sum() / launch.degree).backward()
-        losses[slots] += of_clips.detach().double().cpu() / launch.degree
+        losses[slots] += of_clips.detach().double() / launch.degree
 
     run_launches(
         plan,
@@ -196,26 +201,34 @@ def slots_of_rank(plan: PlacedPlan, rank: int) -> list[int]:
     return [slot for _, launch in plan.on_rank(rank) for slot in launch.cascade.slots]
 
 
-def _voted(
-    session: Session, plan: PlacedPlan, unreadable: list[int], num_slots: int, wants_stop: bool
-) -> Vote:
-    """Agree on the plan, the clips and stopping; one collective."""
+def _voted(session: Session, plan: PlacedPlan, unreadable: list[int], num_slots: int) -> Vote:
+    """Agree on the plan and the clips; one collective."""
     digest = int(plan.digest[:15], 16)
-    ballot = torch.zeros(num_slots + 3, dtype=torch.int64)
+    ballot = torch.zeros(num_slots + 2, dtype=torch.int64)
     ballot[unreadable] = 1
-    ballot[-3:] = torch.tensor([digest, -digest, int(wants_stop)])
+    ballot[-2:] = torch.tensor([digest, -digest])
     ballot = ballot.to(session.world.device)
     collectives.all_reduce_max(ballot, session.groups.world)
-    *is_lost, highest, minus_lowest, stop = ballot.tolist()
+    *is_lost, highest, minus_lowest = ballot.tolist()
     if highest != -minus_lowest:
         raise RuntimeError(f"ranks hold different plans of step {plan.step}; nothing was trained")
-    return Vote(is_kept=tuple(not lost for lost in is_lost), wants_stop=bool(stop))
+    return Vote(is_kept=tuple(not lost for lost in is_lost))
 
 
-def _summed(session: Session, losses: torch.Tensor) -> tuple[tuple[float, ...], float]:
-    """Losses by slot and the squared gradient norm, over all ranks; one collective."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    clip_losses: tuple[float, ...]
+    squared_norm: float
+    wants_stop: bool
+
+
+def _summed(session: Session, losses: torch.Tensor, wants_stop: bool) -> _Totals:
+    """Losses by slot, squared gradient norm and stopping, over all ranks; one collective."""
     norm = session.optimizer.squared_norm_of_shard().reshape(1)
-    totals = torch.cat([losses.to(norm.device), norm])
+    stop = torch.full_like(norm, float(wants_stop))
+    totals = torch.cat([losses, norm, stop])
     collectives.all_reduce_sum(totals, session.groups.world)
-    *clip_losses, squared_norm = totals.tolist()
-    return tuple(clip_losses), squared_norm
+    *clip_losses, squared_norm, stop_votes = totals.tolist()
+    return _Totals(
+        clip_losses=tuple(clip_losses), squared_norm=squared_norm, wants_stop=stop_votes > 0.0
+    )

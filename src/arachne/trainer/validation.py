@@ -1,11 +1,13 @@
-"""Loss at fixed noise that training never sees: the same numbers at every call, on any world."""
+"""Loss at noise that training never draws: the same numbers at every call, on any world."""
 
 from dataclasses import replace
 
 import torch
 
 from arachne.core.errors import DataError
+from arachne.data.split import first_by_content
 from arachne.runtime import collectives
+from arachne.trainer.dataset import ClipArrays, TrainingData
 from arachne.trainer.objective import ClipSample
 from arachne.trainer.randomness import draw_clip
 from arachne.trainer.sampling import shifted_sigma
@@ -17,7 +19,7 @@ _STEP = 2**63
 
 
 def validation_loss(session: Session) -> float:
-    """Mean over the held-out clips (all clips if none are held out) and noise levels.
+    """Mean over noise levels and the held-out clips, or the training clips if none are held out.
 
     Every rank calls it; each takes a share of the clips, so that the sum is the same on any world.
     A clip that cannot be read from the cache is named and left out of the mean.
@@ -25,9 +27,7 @@ def validation_loss(session: Session) -> float:
     Raises:
         DataError: No clip can be read.
     """
-    data = session.prepared.held_out
-    if not data.rows:
-        data = session.prepared.train
+    data = _validated(session)
     losses = torch.zeros(len(data.rows), dtype=torch.float64)
     is_lost = torch.zeros(len(data.rows), dtype=torch.float64)
     for item in _items_of_rank(session, [row.num_tokens for row in data.rows]):
@@ -55,7 +55,16 @@ def validation_loss(session: Session) -> float:
     return float(losses.sum()) / num_read / session.config.validation.noises
 
 
-def _samples(session: Session, item: int, arrays) -> list[ClipSample]:
+def _validated(session: Session) -> TrainingData:
+    """At most `validation.clips` clips, those whose content hashes lowest."""
+    data = session.prepared.held_out
+    if not data.rows:
+        data = session.prepared.train
+    limit = session.config.validation.clips
+    return replace(data, rows=first_by_content(data.rows, limit)) if limit else data
+
+
+def _samples(session: Session, item: int, arrays: ClipArrays) -> list[ClipSample]:
     """One clip at evenly spread noise levels."""
     num_noises = session.config.validation.noises
     draw = draw_clip(

@@ -6,6 +6,7 @@ from arachne.trainer.config import (
     BatchSettings,
     CheckpointSettings,
     DataSettings,
+    LoggingSettings,
     ModelSettings,
     ObjectiveSettings,
     OptimizerSettings,
@@ -34,5 +35,6 @@ def demo_config(folder: Path, *, steps: int, ranks: int) -> RunConfig:
         batch=BatchSettings(clips=8),
         optimizer=OptimizerSettings(lr=2e-3, warmup_steps=5, weight_decay=0.0),
         checkpoint=CheckpointSettings(every=steps, keep=0),
+        logging=LoggingSettings(trace_every=1),
         validation=ValidationSettings(every=max(steps // 4, 1), noises=2),
     )

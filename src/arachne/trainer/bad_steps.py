@@ -1,0 +1,46 @@
+"""Steps that could not train: what is said of them, and when there are too many."""
+
+from math import isfinite
+
+from arachne.core.batch import Batch
+from arachne.core.errors import DataError
+from arachne.core.placed_plan import PlacedPlan
+from arachne.trainer.objective import sigma_of
+from arachne.trainer.randomness import draw_clip
+from arachne.trainer.session import Session
+from arachne.trainer.step import StepOutcome
+
+MAX_BAD_STEPS = 10
+"""So many steps in a row without an update end the run."""
+
+
+def why_skipped(session: Session, batch: Batch, plan: PlacedPlan, outcome: StepOutcome) -> str:
+    """Why a step changed nothing, with the clips that are to blame."""
+    if not any(outcome.vote.is_kept):
+        return "none of its clips can be read"
+    bad = [
+        f"{clip.name!r} ({clip.bucket}, noise level {_sigma_of(session, batch.step, slot):.3f}, "
+        f"ranks {_ranks_of(plan, slot)})"
+        for slot, clip in enumerate(batch.clips)
+        if not isfinite(outcome.clip_losses[slot])
+    ]
+    return f"no finite gradient ({'clips ' + ', '.join(bad) if bad else 'all losses finite'})"
+
+
+def too_many_bad_steps(session: Session, count: int, step: int, reason: str) -> DataError:
+    """The error that ends the run."""
+    return DataError(
+        f"{count} steps in a row could not be trained; in the last, step {step}: {reason}; lower "
+        "optimizer.lr, remove the clips, or, if they cannot be read, delete "
+        f"{session.config.data.cache!r} to encode them again"
+    )
+
+
+def _sigma_of(session: Session, step: int, slot: int) -> float:
+    draw = draw_clip(seed=session.config.run.seed, step=step, slot=slot, shape=())
+    return sigma_of(draw, session.config.objective)
+
+
+def _ranks_of(plan: PlacedPlan, slot: int) -> str:
+    ranks = next(launch.ranks for launch in plan.launches if slot in launch.cascade.slots)
+    return ", ".join(map(str, ranks))

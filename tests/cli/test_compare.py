@@ -1,0 +1,190 @@
+"""`arachne compare`, and what it shares with `arachne plan`."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+
+from arachne.cli import compare, plan
+from arachne.core.errors import ArachneError, ConfigError, DataError, InfeasibleError
+from arachne.planner import flexsp
+from arachne.planner.registry import PEERS, PLANNERS
+from tests.data.media import write_ramp
+
+RUN_FILE = """
+[run]
+dir = "{root}/run"
+steps = 1
+[data]
+path = "{root}/clips"
+cache = "{root}/cache"
+resolution = 64
+frame_buckets = [1, 17, 33]
+[model]
+num_layers = 2
+num_heads = 4
+head_size = 16
+ffn_size = 64
+[batch]
+clips = 6
+[planner]
+iterations = 50
+stack_tokens = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("compared")
+    for name, frames in (("a", 40), ("b", 20), ("c", 1)):
+        write_ramp(root / "clips" / f"{name}.mp4", frames)
+        (root / "clips" / f"{name}.txt").write_text(name)
+    (root / "run.toml").write_text(RUN_FILE.format(root=root))
+    return str(root / "run.toml")
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(flexsp, "SOLVER_LIMIT_S", 0.4)
+
+
+def ran(verb, *words: str) -> int:
+    parser = argparse.ArgumentParser()
+    verb.add_parser(parser.add_subparsers())
+    name = verb.__name__.rpartition(".")[2]
+    arguments = parser.parse_args([name, *words])
+    return arguments.run(arguments)
+
+
+def compared(capsys, *words: str) -> dict:
+    assert ran(compare, *words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_planner_and_peer_is_compared_on_the_same_steps(run_file, capsys):
+    table = compared(capsys, run_file, "--cluster", "cpux4", "--steps", "2")
+
+    assert (table["cluster"], table["steps"], len(table["bound_s"])) == ("cpux4", 2, 2)
+    rows = table["planners"]
+    assert set(rows) == {*PLANNERS, *PEERS}
+    assert not [row["failure"] for row in rows.values() if row["failure"]]
+    assert [row["step_s"] for row in rows.values()] == sorted(r["step_s"] for r in rows.values())
+    arachne = rows["arachne"]
+    assert arachne["ratio"] == 1.0
+    for name, row in rows.items():
+        assert row["ratio"] == pytest.approx(row["step_s"] / arachne["step_s"])
+        assert row["bound_geomean"] <= row["bound_worst"]
+        assert row["num_phases"] == 1 or name in PEERS
+        assert row["cap_violations"] == 0
+        assert 0.0 <= row["idle_ratio"] < 1.0
+    for name in PLANNERS:
+        assert arachne["bound_geomean"] <= rows[name]["bound_geomean"] * (1 + 1e-9)
+        assert rows[name]["bound_geomean"] >= 1.0
+    assert max(row["num_phases"] for row in rows.values()) > 1
+
+
+def test_the_table_has_a_row_for_each_planner_and_dashes_where_one_found_no_plan(
+    run_file, capsys, monkeypatch
+):
+    def gives_up(problem):
+        raise InfeasibleError("planner 'fcp': clip 'a' needs more")
+
+    monkeypatch.setitem(PEERS, "fcp", gives_up)
+    words = ["--cluster", "cpux4", "--steps", "2", "--planners", "fcp, static_sp"]
+
+    assert ran(compare, run_file, *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "cpux4, 6 clips a step, 2 steps, modelled" in lines[0]
+    assert max(map(len, lines)) <= 80
+    assert {line.split()[0] for line in lines if "–" in line} == {"fcp", "static_sp"}
+    assert "fcp: clip 'a' needs more" in lines
+    rows = compared(capsys, run_file, *words)["planners"]
+    assert list(rows) == ["static_sp", "fcp"]
+    assert rows["fcp"]["failure"] == "clip 'a' needs more"
+    assert rows["fcp"]["step_s"] is None
+    assert rows["static_sp"]["ratio"] is None  # arachne did not take part
+
+
+def test_the_page_holds_the_table_and_a_timeline_for_each_planner(run_file, tmp_path, capsys):
+    page = tmp_path / "compare.html"
+    words = ["--planners", "arachne,static_lockstep_zero3", "--html", str(page)]
+    assert ran(compare, run_file, "--cluster", "cpux4", "--steps", "3", *words) == 0
+
+    text = page.read_text(encoding="utf-8")
+    for name in ("arachne", "static_lockstep_zero3"):
+        assert f'data-figure="timeline-{name}"' in text
+        assert f'"timeline-{name}":' in text
+    assert text.count('<td class="number">') == 2 * 8
+
+
+@pytest.mark.parametrize("verb", [plan, compare])
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["--cluster", "cpux4", "--steps", "0"], ConfigError, "--steps is 0; it must be at least"),
+        ([], ConfigError, "which cluster\\? add --cluster NAMExGPUS, for example h100x16"),
+        (["--cluster", "h10x8"], ConfigError, "did you mean 'h100'"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(
+    run_file, verb, words: list[str], error: type[ArachneError], message: str
+):
+    with pytest.raises(error, match=message) as caught:
+        ran(verb, run_file, *words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_page_that_cannot_be_written_is_said(run_file):
+    words = ["--cluster", "cpux2", "--steps", "1", "--html", "/nowhere/a.html"]
+    with pytest.raises(DataError, match=r"cannot write '/nowhere/a.html': .*; choose another"):
+        ran(plan, run_file, *words)
+
+
+def test_a_dataset_without_a_usable_clip_is_refused(run_file, tmp_path):
+    (tmp_path / "bad.mp4").touch()
+    (tmp_path / "bad.txt").write_text("nothing")
+
+    with pytest.raises(DataError, match=r"none of the 1 clips in .* is usable; see why with: ara"):
+        ran(compare, run_file, "--cluster", "cpux2", "--set", f"data.path='{tmp_path}'")
+
+
+def test_an_unknown_planner_gets_the_nearest_name_before_the_dataset_is_read(run_file):
+    with pytest.raises(ConfigError, match="planner 'flexps' is not known; did you mean 'flexsp'"):
+        ran(compare, run_file, "--cluster", "cpux2", "--planners", "arachne,flexps")
+
+
+def test_a_run_file_that_names_a_peer_is_refused(run_file):
+    with pytest.raises(ConfigError, match=r"'fcp' is a model of another system"):
+        ran(plan, run_file, "--cluster", "cpux2", "--set", "planner.name=fcp")
+    with pytest.raises(ConfigError, match=r"'fcp' is a model of another system"):
+        ran(plan, run_file, "--cluster", "cpux2", "--planner", "fcp")
+
+
+@pytest.mark.parametrize("verb", [plan, compare])
+def test_clusters_are_listed(run_file, verb, capsys):
+    assert ran(verb, run_file, "--cluster", "list") == 0
+    assert {"cpu", "h100"} <= set(capsys.readouterr().out.split())
+
+
+def test_plan_prints_a_row_for_each_step_and_writes_a_page(run_file, tmp_path, capsys):
+    page = tmp_path / "plan.html"
+    assert ran(plan, run_file, "--cluster", "cpux2", "--steps", "2", "--html", str(page)) == 0
+
+    assert "arachne on cpux2, 6 clips a step (modelled)" in capsys.readouterr().out
+    assert "arachne on cpux2" in page.read_text(encoding="utf-8")
+    assert ran(plan, run_file, "--cluster", "cpux2", "--steps", "2", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["steps"]) == 2
+
+
+def test_comparing_needs_no_torch(run_file):
+    code = (
+        "import sys; from arachne.cli.main import main; "
+        "assert main(sys.argv[1:]) == 0; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'diffusers')))"
+    )
+    words = ["compare", run_file, "--cluster", "cpux2", "--steps", "1", "--planners", "fcp"]
+    found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
+    assert found.returncode == 0, found.stderr
