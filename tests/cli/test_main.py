@@ -25,7 +25,7 @@ def with_verb(monkeypatch, action) -> None:
         def add_parser(subparsers) -> None:
             subparsers.add_parser("do").set_defaults(run=lambda arguments: action())
 
-    monkeypatch.setattr(main_file, "_VERBS", (Verb,))
+    monkeypatch.setattr(main_file, "_verbs", lambda: (Verb,))
 
 
 def raising(error: BaseException):

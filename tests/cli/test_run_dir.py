@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arachne.cli.run_dir import open_run_dir
+from arachne.cli.run_dir import opened_run_dir
 from arachne.core.errors import CheckpointError, ConfigError
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
@@ -37,6 +37,11 @@ def config(tmp_path) -> RunConfig:
         data=DataSettings(path="clips", cache="cache"),
         model=ModelSettings(preset="wan-1.3b"),
     )
+
+
+def open_run_dir(config: RunConfig, *, resume: bool) -> None:
+    with opened_run_dir(config, resume=resume):
+        pass
 
 
 def changed(config: RunConfig, section: str, **values: Any) -> RunConfig:
@@ -73,7 +78,8 @@ def test_what_a_run_without_checkpoints_wrote_makes_room_for_a_new_one(config):
     (run_dir / "notes.txt").write_text("mine")
 
     open_run_dir(config, resume=False)
-    assert sorted(path.name for path in run_dir.iterdir()) == ["notes.txt", RESOLVED_CONFIG]
+    left = sorted(path.name for path in run_dir.iterdir())
+    assert left == [".lock", "notes.txt", RESOLVED_CONFIG]
 
 
 def test_a_folder_that_is_not_a_runs_loses_nothing(config):

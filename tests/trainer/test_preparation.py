@@ -61,9 +61,7 @@ def test_ranks_share_the_encoding_and_a_second_run_encodes_nothing(own_clips, tm
     ledgers = [ledger for ledger, *_ in first + second]
     assert all(ledger == ledgers[0] for ledger in ledgers)
     assert len(ledgers[0].usable) == NUM_CLIPS
-    assert [stored for *_, stored in first] == [5, 4, 4], (
-        "two clips each; and no words"
-    )
+    assert [stored for *_, stored in first] == [5, 4, 4], "two clips each; and no words"
     assert [stored for *_, stored in second] == [0, 0]
 
 

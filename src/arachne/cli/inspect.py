@@ -99,7 +99,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[DataSettings, str]:
     else:
         if arguments.overrides:
             raise ConfigError("--set changes settings of a run file; DATA is a folder")
-        settings, family = DataSettings(path=str(arguments.data), cache=""), "wan"
+        settings, family = DataSettings(path=str(arguments.data), cache="unused"), "wan"
     given: dict[str, Any] = {
         "fps": arguments.fps,
         "resolution": arguments.resolution,

@@ -8,13 +8,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from arachne import __version__
-from arachne.cli import compare, inspect, plan, profile, report, sample, train
-from arachne.cli.demo import command as demo
 from arachne.core.errors import ArachneError
-
-_VERBS = (demo, inspect, plan, compare, profile, train, sample, report)
 
 _DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
 _EXAMPLE = """example:
@@ -25,9 +22,8 @@ _EXAMPLE = """example:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit code."""
-    parser = _parser()
     try:
-        arguments = parser.parse_args(argv)
+        arguments = _parser().parse_args(argv)
         return arguments.run(arguments)
     except ArachneError as error:
         print(f"arachne: {error}", file=sys.stderr)
@@ -50,6 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"arachne {__version__}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
-    for verb in _VERBS:
+    for verb in _verbs():
         verb.add_parser(subparsers)
     return parser
+
+
+def _verbs() -> tuple[Any, ...]:
+    """One module for each verb; imported late, so that Ctrl-C meanwhile is an interruption too."""
+    from arachne.cli import compare, inspect, plan, profile, report, sample, train
+    from arachne.cli.demo import command as demo
+
+    return demo, inspect, plan, compare, profile, train, sample, report

@@ -1,8 +1,11 @@
 """Open a run's folder: refuse to mix two runs, and write the resolved run file."""
 
+import fcntl
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import tomli_w
@@ -13,6 +16,8 @@ from arachne.reporting import run_files
 from arachne.trainer.checkpoint import CheckpointReader, checkpoints_dir, newest
 from arachne.trainer.checkpoint_files import REPLACED, step_folders
 from arachne.trainer.config import RunConfig
+
+_LOCK = ".lock"
 
 _STALE = (
     run_files.METRICS,
@@ -27,14 +32,47 @@ _STALE = (
 )
 
 
-def open_run_dir(config: RunConfig, *, resume: bool) -> None:
-    """Make the folder, or check that it is the run that is resumed.
+@contextmanager
+def opened_run_dir(config: RunConfig, *, resume: bool) -> Iterator[None]:
+    """A context in which no other process trains in the run's folder.
+
+    The folder is made, or checked to be the run that is resumed.
 
     Raises:
-        ConfigError: A run stands there and `resume` was not asked for, or it has other settings.
+        ConfigError: A run stands there and `resume` was not asked for, it has other settings, or
+            another process trains there.
         CheckpointError: There is nothing to resume.
     """
     run_dir = Path(config.run.dir)
+    if not run_dir.is_dir():
+        _check(config, run_dir, resume=resume)  # a refusal leaves no folder behind
+    with _disk_errors_named(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / _LOCK).open("ab")
+    with lock:
+        _lock(lock, run_dir)
+        _check(config, run_dir, resume=resume)
+        with _disk_errors_named(run_dir):
+            if not resume:
+                for name in _STALE:
+                    _delete(run_dir / name)
+            write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
+        yield
+
+
+def _lock(file: IO[bytes], run_dir: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"another process trains in run.dir {str(run_dir)!r}; wait for it, end it, or choose "
+            "another run.dir"
+        ) from error
+    except OSError:
+        return  # a file system without locks: better unguarded than unusable
+
+
+def _check(config: RunConfig, run_dir: Path, *, resume: bool) -> None:
     if resume:
         _check_same_run(config, run_dir)
     elif has_checkpoints(run_dir):
@@ -44,12 +82,12 @@ def open_run_dir(config: RunConfig, *, resume: bool) -> None:
         )
     else:
         _check_made_by_a_run(run_dir)
+
+
+@contextmanager
+def _disk_errors_named(run_dir: Path) -> Iterator[None]:
     try:
-        if not resume:
-            for name in _STALE:
-                _delete(run_dir / name)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
+        yield
     except OSError as error:
         raise ConfigError(
             f"run.dir {str(run_dir)!r} cannot be written: {error.strerror}; choose another folder"

@@ -10,6 +10,9 @@ from arachne.core.errors import CheckpointError, ConfigError, DataError
 from arachne.core.strict_toml import load_toml
 from arachne.reporting.run_files import RESOLVED_CONFIG, SAMPLES
 
+_MAX_PIXELS = 2**30
+"""More than a hundred frames of 4K; larger sizes are slips of the hand."""
+
 _EXAMPLE = """example:
   arachne sample runs/demo --prompt "a big grey rabbit yawns"
   arachne sample runs/first --prompt "waves on a beach" --size 832x480x81 --steps 50 --seed 7
@@ -65,6 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = _checkpoint(run_dir, arguments.checkpoint)
     bucket = Bucket.parse(arguments.size) if arguments.size else _usual_bucket(run_dir)
     family_named(config.model.family).geometry.check(bucket)
+    if bucket.num_pixels > _MAX_PIXELS:
+        raise ConfigError(
+            f"--size {bucket} is {bucket.num_pixels:.3g} pixels; sampling takes at most "
+            f"{_MAX_PIXELS:.3g}"
+        )
 
     from arachne.trainer.generate import generate
 

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = replace(config, run=replace(config.run, ranks=arguments.ranks))
 
     # Only now: torch and diffusers take seconds to import.
-    from arachne.cli.run_dir import open_run_dir
+    from arachne.cli.run_dir import opened_run_dir
     from arachne.cli.training import train_here, train_on_ranks
     from arachne.runtime.world import is_under_torchrun
 
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("--ranks cannot be set under torchrun; use its --nproc-per-node")
         finished = train_here(config, resume=arguments.resume)
     else:
-        open_run_dir(config, resume=arguments.resume)
-        finished = train_on_ranks(config, resume=arguments.resume)
+        with opened_run_dir(config, resume=arguments.resume):
+            finished = train_on_ranks(config, resume=arguments.resume)
     if is_under_torchrun():
         return 0  # torchrun takes any other code for a failure, and may start the ranks again
     if finished.was_stopped:

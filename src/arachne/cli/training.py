@@ -1,11 +1,11 @@
 """Train on ranks: what runs in each of them, and what rank 0 shows and writes."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from arachne.cli.run_dir import open_run_dir
+from arachne.cli.run_dir import opened_run_dir
 from arachne.cli.training_display import TrainingDisplay
 from arachne.core.errors import ConfigError
 from arachne.core.rank_log import RankLog
@@ -56,9 +56,8 @@ def train_on_ranks(config: RunConfig, *, resume: bool) -> TrainingResult:
 def train_here(config: RunConfig, *, resume: bool) -> TrainingResult:
     """Train as the rank that torchrun started."""
     world = join_world(config.run.device, config.run.timeout_s)
-    if world.rank == 0:
-        open_run_dir(config, resume=resume)
-    result = train_rank(world, config, resume)
+    with opened_run_dir(config, resume=resume) if world.rank == 0 else nullcontext():
+        result = train_rank(world, config, resume)
     leave_world()  # not after an error: peers may still wait in a collective
     return result
 

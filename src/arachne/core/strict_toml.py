@@ -2,8 +2,9 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -23,7 +24,7 @@ def load_toml(path: Path, kind: type[T], *, overrides: Sequence[str] = ()) -> T:
         ConfigError: The file cannot be read, is not TOML, or a key is unknown, missing or mistyped.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # a BOM is no setting
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {str(path)!r}; name an existing run file") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -45,7 +46,20 @@ def convert(table: Mapping[str, Any], kind: type[T], *, source: str) -> T:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_with_dotted_path(str(error))}") from error
+        raise ConfigError(
+            f"{source}: {_with_dotted_path(str(error))}{_choices(kind, str(error))}"
+        ) from error
+
+
+def _choices(kind: Any, message: str) -> str:
+    """`; choose a, b or c` where a setting has a fixed set of values."""
+    path = message.partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")
+    for key in path.split(".") if path else ():
+        kind = get_type_hints(kind).get(key) if is_dataclass(kind) else None
+    if get_origin(kind) is not Literal:
+        return ""
+    *others, last = [repr(value) for value in get_args(kind)]
+    return f"; choose {', '.join(others)} or {last}"
 
 
 def _with_dotted_path(message: str) -> str:
@@ -75,6 +89,11 @@ def _apply_override(table: dict[str, Any], override: str) -> None:
 
 def _override_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    if len(table) > 1:
+        raise ConfigError(
+            f"--set takes one setting, but {text!r} holds several; use --set for each"
+        )
+    return table["value"]

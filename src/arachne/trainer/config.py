@@ -13,14 +13,18 @@ from arachne.core.model_shape import ModelShape
 from arachne.data.shapes import ShapeRules
 
 
-def _at_least(section: str, lowest: float, **values: float) -> None:
+def _at_least(section: str, lowest: float, *, most: float = 1e9, **values: float) -> None:
     for name, value in values.items():
-        if not lowest <= value < inf:
-            raise ConfigError(
-                f"{section}.{name} is {value}; it must be at least {lowest}, and finite"
-                if value == inf
-                else f"{section}.{name} is {value}; it must be at least {lowest}"
-            )
+        if value > most:
+            raise ConfigError(f"{section}.{name} is {value:g}; it must be at most {most:g}")
+        if not value >= lowest:
+            raise ConfigError(f"{section}.{name} is {value}; it must be at least {lowest}")
+
+
+def _folder(section: str, **paths: str) -> None:
+    for name, path in paths.items():
+        if not path.strip() or "\0" in path:
+            raise ConfigError(f"{section}.{name} is {path!r}; name a folder, '.' for this one")
 
 
 def _share(section: str, **values: float) -> None:
@@ -51,8 +55,11 @@ class RunSettings:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        _at_least("run", 1, steps=self.steps, timeout_s=self.timeout_s)
-        _at_least("run", 0, ranks=self.ranks, seed=self.seed)
+        _folder("run", dir=self.dir)
+        _at_least("run", 1, steps=self.steps)
+        _at_least("run", 1, most=1e7, timeout_s=self.timeout_s)
+        _at_least("run", 0, most=1e5, ranks=self.ranks)
+        _at_least("run", 0, most=2**63 - 1, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,8 @@ class DataSettings:
     held_out: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least("data", 16, resolution=self.resolution)
+        _folder("data", path=self.path, cache=self.cache)
+        _at_least("data", 16, most=16384, resolution=self.resolution)
         _share("data", held_out=self.held_out)
         _ = self.shape_rules  # checks the rest
 
@@ -123,6 +131,9 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         family = family_named(self.family)
+        _at_least("model", 0, most=10_000, num_layers=self.num_layers, num_heads=self.num_heads)
+        _at_least("model", 0, most=10_000, head_size=self.head_size)
+        _at_least("model", 0, most=1e6, ffn_size=self.ffn_size, text_tokens=self.text_tokens)
         if self.preset and self.preset not in family.presets:
             raise ConfigError(
                 f"model.preset {self.preset!r} is not known; "
@@ -189,7 +200,7 @@ class BatchSettings:
     clips: int = 8
 
     def __post_init__(self) -> None:
-        _at_least("batch", 1, clips=self.clips)
+        _at_least("batch", 1, most=1e6, clips=self.clips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +224,8 @@ class PlannerSettings:
 
     def __post_init__(self) -> None:
         _at_least("planner", 0, iterations=self.iterations, max_degree=self.max_degree)
-        _at_least("planner", 0, stack_tokens=self.stack_tokens, timeout_s=self.timeout_s)
+        _at_least("planner", 0, stack_tokens=self.stack_tokens)
+        _at_least("planner", 0, most=1e7, timeout_s=self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +301,7 @@ class ValidationSettings:
 
     def __post_init__(self) -> None:
         _at_least("validation", 0, every=self.every, clips=self.clips)
-        _at_least("validation", 1, noises=self.noises)
+        _at_least("validation", 1, most=10_000, noises=self.noises)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,62 @@
+"""Slips of the hand: each is one line, found before anything heavy is imported."""
+
+import pytest
+
+from arachne.cli.main import main
+from arachne.cli.run_dir import opened_run_dir, write_resolved
+from arachne.core.errors import ConfigError
+from arachne.core.strict_toml import load_toml
+from arachne.trainer.config import RunConfig
+from tests.trainer.tiny_runs import tiny_config
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    (tmp_path / "clips").mkdir()
+    write_resolved(tiny_config(tmp_path / "clips", tmp_path / "run"), tmp_path / "run.toml")
+    return tmp_path / "run.toml"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("run.seed=10000000000000000000000", "run.seed"),
+        ("run.timeout_s=1e22", "run.timeout_s is 1e+22; it must be at most 1e+07"),
+        ("run.timeout_s=inf", "run.timeout_s is inf; it must be at most"),
+        ("model.num_heads=1000000", "model.num_heads is 1e+06; it must be at most 10000"),
+        ("batch.clips=10000000", "batch.clips is 1e+07; it must be at most 1e+06"),
+        ("planner.timeout_s=1e22", "planner.timeout_s"),
+        ("validation.noises=1000000", "validation.noises"),
+        ('run.dir=""', "run.dir is ''; name a folder"),
+        ('data.cache=" "', "data.cache is ' '; name a folder"),
+        ('data.path=""', "data.path is ''; name a folder"),
+        ('run.dir="a\\u0000b"', "name a folder"),
+        ("objective.weighting=tokens", "choose 'clip' or 'token'"),
+        ("model.dtype=float16", "choose 'float32', 'bfloat16' or 'float64'"),
+        ("run.steps=5\nseed=3", "--set takes one setting"),
+    ],
+)
+def test_a_slip_is_one_line(run_file, override, said, capsys):
+    assert main(["train", str(run_file), "--set", override]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_a_byte_order_mark_is_no_error(run_file):
+    plain = load_toml(run_file, RunConfig)
+    run_file.write_bytes(b"\xef\xbb\xbf" + run_file.read_bytes())
+    assert load_toml(run_file, RunConfig) == plain
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path):
+    config = tiny_config(tmp_path / "clips", tmp_path / "run")
+    with (
+        opened_run_dir(config, resume=False),
+        pytest.raises(ConfigError, match=r"another process trains in run\.dir"),
+        opened_run_dir(config, resume=False),
+    ):
+        pass
+    with opened_run_dir(config, resume=False):
+        pass
