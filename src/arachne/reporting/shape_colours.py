@@ -14,6 +14,9 @@ _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 _DARK_INK_ON = frozenset({"#E69F00", "#56B4E9", "#F0E442", "#CC79A7"})
 _HATCHES = ("", "/", ".", "x")
 
+HATCH_GROUND = "#eef1f6"
+"""Behind a hatch, so that dark ink can be read on it in light and dark pages."""
+
 UNKNOWN_COLOUR = "#8a94a6"
 """For launches whose plan is not known."""
 
@@ -33,9 +36,7 @@ def shape_paints(buckets: Iterable[Bucket]) -> dict[Bucket, Paint]:
     paints: dict[Bucket, Paint] = {}
     for index, bucket in enumerate(ordered):
         colour = _PALETTE[index % len(_PALETTE)]
-        paints[bucket] = Paint(
-            colour=colour,
-            hatch=_HATCHES[index // len(_PALETTE) % len(_HATCHES)],
-            ink="#14181f" if colour in _DARK_INK_ON else "#ffffff",
-        )
+        hatch = _HATCHES[index // len(_PALETTE) % len(_HATCHES)]
+        ink = "#14181f" if hatch or colour in _DARK_INK_ON else "#ffffff"
+        paints[bucket] = Paint(colour=colour, hatch=hatch, ink=ink)
     return paints

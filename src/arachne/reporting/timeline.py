@@ -20,7 +20,7 @@ from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.trace import Span, SpanKind, Trace
 from arachne.core.units import count_text, seconds_text
 from arachne.reporting.launch_text import launch_name, planned_launch, span_launch_name
-from arachne.reporting.shape_colours import UNKNOWN_COLOUR, Paint, shape_paints
+from arachne.reporting.shape_colours import HATCH_GROUND, UNKNOWN_COLOUR, Paint, shape_paints
 
 Figure = dict[str, Any]
 
@@ -163,7 +163,12 @@ def _paint_marker(paint: Paint | None) -> Figure:
         return {"color": UNKNOWN_COLOUR}
     marker: Figure = {"color": paint.colour, "ink": paint.ink}
     if paint.hatch:
-        marker["pattern"] = {"shape": paint.hatch, "size": 6, "solidity": 0.25}
+        marker["pattern"] = {
+            "shape": paint.hatch,
+            "size": 6,
+            "solidity": 0.25,
+            "bgcolor": HATCH_GROUND,
+        }
     return marker
 
 

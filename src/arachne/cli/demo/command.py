@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dir", type=Path, default=Path("runs/demo"), help="folder of the run")
-    parser.add_argument("--steps", type=int, default=200, help="training steps (default: 200)")
+    parser.add_argument("--steps", type=int, default=140, help="training steps (default: 140)")
     parser.add_argument("--ranks", type=int, default=0, help="ranks (default: one per core, 2-8)")
     parser.add_argument(
         "--race", type=int, default=9, metavar="N", help="steps per raced strategy (default: 9)"
