@@ -22,7 +22,7 @@ _BLURRED_MAN = "carphone_distorted.mp4"  # likewise, after heavy compression
 # Heavy-tailed, as video datasets are: many short spans, a few that last as long as the file.
 SPANS: tuple[tuple[str, float, float, str], ...] = (
     (_STREET, 0.0, 10.0, "a street from above, cars, a cyclist at a tram, a fence and a bicycle"),
-    (_STREET, 0.0, 8.2, "a street seen from above, cars, a cyclist at a tram and a fence"),
+    (_STREET, 0.1, 10.0, "cars seen from above, a tram, a fence, and the wheels of a bicycle"),
     (_RABBIT, 2.6, 4.7, "a big grey rabbit stretches and yawns in front of a green hill"),
     (_RABBIT, 0.2, 2.3, "a grey rabbit crawls out of its burrow onto green grass"),
     (_STREET, 5.4, 7.5, "cars drive behind an iron fence, brick houses in the back"),
