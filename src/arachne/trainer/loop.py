@@ -19,7 +19,7 @@ from arachne.trainer import state
 from arachne.trainer.agreement import do_together
 from arachne.trainer.bad_steps import MAX_BAD_STEPS, too_many_bad_steps, why_skipped
 from arachne.trainer.cluster_choice import chosen_cluster, fallback_plan
-from arachne.trainer.dataset import ClipArrays, StepBatch
+from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.measure import shared_trace
 from arachne.trainer.planning import PlanRequest, plan_batch
 from arachne.trainer.schedule import learning_rate
@@ -183,19 +183,13 @@ class _Run:
         plan = plans.obtain(step)
         if step + 1 < self.session.config.run.steps:
             plans.request(step + 1)
-        items = self._chosen(step).items
+        items = self.session.step_batch(step).items
         loader.prefetch(items[slot] for slot in slots_of_rank(plan, self.session.world.rank))
         return plan
 
-    def _chosen(self, step: int) -> StepBatch:
-        config = self.session.config
-        return self.session.prepared.train.step_batch(
-            seed=config.run.seed, step=step, num_clips=config.batch.clips
-        )
-
     def _step(self, step: int, plan: PlacedPlan, loader: ClipLoader[ClipArrays]) -> StepReport:
         session = self.session
-        chosen = self._chosen(step)
+        chosen = self.session.step_batch(step)
         lr = learning_rate(session.config.optimizer, step)
         outcome = run_step(
             session, chosen, plan, read=loader.take, lr=lr, wants_stop=lambda: self.stop.is_set

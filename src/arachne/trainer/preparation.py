@@ -17,7 +17,7 @@ from arachne.data.cache import LatentCache, text_key
 from arachne.data.inspect import inspect_dataset
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.prepare import encode_clip, missing
-from arachne.data.split import held_out
+from arachne.data.split import held_out, training_rows
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
@@ -101,22 +101,18 @@ def prepare(
             f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
             f"see why with: arachne inspect {config.data.path}"
         )
-    is_held_out = [held_out(row, config.data.held_out) for row in ledger.usable]
-
-    def part(held: bool) -> TrainingData:
-        chosen = zip(ledger.usable, is_held_out, strict=True)
-        return TrainingData(
-            rows=tuple(row for row, is_held in chosen if is_held == held),
-            cache_dir=cache_dir,
-            fps=config.data.fps,
-            video_fingerprint=video_encoder.fingerprint,
-            text_fingerprint=text_encoder.fingerprint,
-        )
-
+    train = TrainingData(
+        rows=training_rows(ledger.usable, config.data.held_out),
+        cache_dir=cache_dir,
+        fps=config.data.fps,
+        video_fingerprint=video_encoder.fingerprint,
+        text_fingerprint=text_encoder.fingerprint,
+    )
+    others = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
     prepared = Prepared(
         ledger=ledger,
-        train=part(held=False),
-        held_out=part(held=True),
+        train=train,
+        held_out=replace(train, rows=others),
         null_text=LatentCache(cache_dir).get(text_key("", text_encoder.fingerprint)),
     )
     if not prepared.train.rows:

@@ -1,12 +1,11 @@
 """Strategies against each other on the same ranks, batches, stacking and runtime, interleaved."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from arachne.core.cluster import Cluster
 from arachne.core.placed_plan import PlacedPlan
-from arachne.trainer.dataset import StepBatch
 from arachne.trainer.measure import shared_trace
 from arachne.trainer.planning import plan_batch
 from arachne.trainer.preparation import Progress
@@ -39,7 +38,7 @@ def heterogeneous_steps(session: Session, *, first: int, count: int, span: float
     """
     found: list[int] = []
     for step in range(first, first + 100 * count):
-        tokens = [clip.num_tokens for clip in _chosen(session, step).batch.clips]
+        tokens = [clip.num_tokens for clip in session.step_batch(step).batch.clips]
         if max(tokens) >= span * min(tokens):
             found.append(step)
             if len(found) == count:
@@ -62,7 +61,7 @@ def race(
     costs = session.costs(cluster)
     measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in planners}
     for turn, step in enumerate(steps):
-        chosen = _chosen(session, step)
+        chosen = session.step_batch(step)
         arrays = {item: session.prepared.train.read(item) for item in set(chosen.items)}
         shift = turn % len(planners)
         for planner in (*planners[shift:], *planners[:shift]):
@@ -83,17 +82,10 @@ def race(
     )
 
 
-def _chosen(session: Session, step: int) -> StepBatch:
-    config = session.config
-    return session.prepared.train.step_batch(
-        seed=config.run.seed, step=step, num_clips=config.batch.clips
-    )
-
-
 def _lr(session: Session, step: int) -> float:
     return learning_rate(session.config.optimizer, step)
 
 
 def _plan(session: Session, cluster: Cluster, step: int, planner: str) -> PlacedPlan:
     """Planned on every rank alike; the vote before the step compares."""
-    return plan_batch(replace(session.plan_request(step, cluster), planner=planner))
+    return plan_batch(session.plan_request(step, cluster, planner))

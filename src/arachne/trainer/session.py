@@ -22,6 +22,7 @@ from arachne.runtime.sequence_parallel import install
 from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
 from arachne.runtime.world import World
 from arachne.trainer.config import ModelSettings, RunConfig
+from arachne.trainer.dataset import StepBatch
 from arachne.trainer.planning import PlanRequest
 from arachne.trainer.preparation import Prepared, Progress, prepare
 
@@ -68,14 +69,17 @@ class Session:
             element_bytes=torch.finfo(self.dtype).bits // 8,
         )
 
-    def plan_request(self, step: int, cluster: Cluster, planner: str | None = None) -> PlanRequest:
-        """What the plan of a step depends on."""
-        settings = self.config.planner
-        chosen = self.prepared.train.step_batch(
+    def step_batch(self, step: int) -> StepBatch:
+        """The clips that this run trains in a step."""
+        return self.prepared.train.step_batch(
             seed=self.config.run.seed, step=step, num_clips=self.config.batch.clips
         )
+
+    def plan_request(self, step: int, cluster: Cluster, planner: str | None = None) -> PlanRequest:
+        """What the plan of a step depends on; by the run's planner unless another is named."""
+        settings = self.config.planner
         return PlanRequest(
-            batch=chosen.batch,
+            batch=self.step_batch(step).batch,
             costs=self.costs(cluster),
             planner=planner or settings.name,
             max_degree=self.degrees[-1],

@@ -1,6 +1,6 @@
 """What the demo runs on its ranks: the training itself, then the promise checked on the result."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arachne.cli.training import listener_of
 from arachne.cli.training_display import TrainingDisplay
@@ -72,10 +72,6 @@ def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...]:
 
 def _gradient_errors(session: Session, finished: Finished, step: int) -> dict[str, float]:
     planners = ("arachne", "static_sp")
-    request = session.plan_request(step, finished.cluster)
-    chosen = session.prepared.train.step_batch(
-        seed=session.config.run.seed, step=step, num_clips=session.config.batch.clips
-    )
-    plans = [plan_batch(replace(request, planner=planner)) for planner in planners]
-    errors = gradient_errors(session, chosen, plans)
+    requests = [session.plan_request(step, finished.cluster, planner) for planner in planners]
+    errors = gradient_errors(session, session.step_batch(step), list(map(plan_batch, requests)))
     return dict(zip(planners, errors, strict=True))
