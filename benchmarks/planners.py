@@ -33,7 +33,7 @@ from arachne.planner.configuration_bound import configuration_bound_s
 from arachne.planner.exact import plan_exact
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.memory_cap import num_cap_violations
-from arachne.planner.problem import PlanningProblem
+from arachne.planner.problem import LaunchCosts, PlanningProblem
 from arachne.planner.registry import PACKING_PEERS, PEERS, PLANNERS
 from arachne.planner.tree import BASELINES, plan_arachne
 
@@ -67,7 +67,7 @@ def gb_per_s(degree: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlexSpCosts:
+class FlexSpCosts(LaunchCosts):
     """FlexSP's cost model, in seconds: k clips of s tokens on p GPUs.
 
     β + k · ((5.128e-6·s² + 0.18396·s) / p + 8·L·h·s·2 / 2^20 / p / bandwidth(p)) ms

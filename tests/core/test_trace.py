@@ -37,7 +37,7 @@ def test_the_idle_ratio_is_a_share_and_agrees_with_the_ranks_busy_seconds(trace)
 
 
 def test_waiting_for_ranks_or_data_is_idle_and_moving_bytes_is_busy():
-    assert {"compute", "communicate", "reduce", "optimizer"} == BUSY_KINDS
+    assert {"compute", "communicate", "handoff", "reduce", "optimizer"} == BUSY_KINDS
     spans = [
         Span(rank=0, kind="load", start_s=0.0, end_s=1.0),
         Span(rank=0, kind="compute", start_s=1.0, end_s=3.0, launch=0),

@@ -13,7 +13,7 @@ from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.cost.cluster_files import load_cluster
 from arachne.cost.model import CostModel
-from arachne.planner.problem import PlanningProblem
+from arachne.planner.problem import LaunchCosts, PlanningProblem
 
 WAN = family_named("wan")
 
@@ -79,7 +79,7 @@ def problem_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableCosts:
+class TableCosts(LaunchCosts):
     """Costs by tokens alone: degree p divides them, and everything up to `max_tokens` fits."""
 
     second_per_token: float = 1.0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from arachne.core.bucket import Bucket
+from arachne.core.cascade import Encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,11 +14,13 @@ class BatchClip:
         name: The clip's name, for messages.
         bucket: Its shape.
         num_tokens: Tokens of that shape.
+        to_encode: Encoders that have to run before this clip trains; none if all is cached.
     """
 
     name: str
     bucket: Bucket
     num_tokens: int
+    to_encode: tuple[Encoder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,10 @@ class Cluster:
         gpus_per_node: GPUs of each node.
         device: The GPU.
         intra_node: Connection of two GPUs in one node.
-        inter_node: Connection of two GPUs in different nodes.
+        inter_node: Connection of two GPUs in different nodes; its bandwidth is that of one NIC.
+        nics_per_node: NICs that the GPUs of a node share; 0 is one for each GPU.
+        speeds: Of each rank, its computing speed beside the fastest one's, which is 1; empty if
+            all are alike.
     """
 
     name: str
@@ -58,12 +61,28 @@ class Cluster:
     device: Device
     intra_node: Link
     inter_node: Link
+    nics_per_node: int = 0
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1 or self.gpus_per_node < 1:
             raise ConfigError(
                 f"cluster {self.name!r} has {self.num_nodes} nodes of {self.gpus_per_node} GPUs; "
                 "it needs at least one of each"
+            )
+        if self.nics_per_node < 0:
+            raise ConfigError(
+                f"cluster {self.name!r} has {self.nics_per_node} NICs per node; write how many the "
+                "GPUs of a node share, or 0 for one each"
+            )
+        if self.speeds and len(self.speeds) != self.num_gpus:
+            raise ConfigError(
+                f"cluster {self.name!r} gives {len(self.speeds)} speeds for {self.num_gpus} GPUs; "
+                "it needs one for each, or none"
+            )
+        if any(not 0.0 < speed <= 1.0 for speed in self.speeds):
+            raise ConfigError(
+                f"cluster {self.name!r} has a speed outside (0, 1]; the fastest GPU has speed 1"
             )
 
     @property
@@ -74,6 +93,10 @@ class Cluster:
     def node_of(self, rank: int) -> int:
         """The node that holds a rank; ranks are numbered node by node."""
         return rank // self.gpus_per_node
+
+    def speed_of(self, rank: int) -> float:
+        """Computing speed of a rank beside the fastest one's."""
+        return self.speeds[rank] if self.speeds else 1.0
 
     def link_within(self, ranks: tuple[int, ...]) -> Link:
         """The slowest connection that a group of ranks has to use."""

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from arachne.core.cascade import Cascade
+from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.strict_json import from_json, to_json
 
 
@@ -18,6 +19,7 @@ class PlacedLaunch:
         duration_s: Modelled duration on these ranks.
         phase: Starts only when all launches of lower phases have ended on every rank; 0 in all
             plans that the executor runs.
+        mode: How it runs on its ranks.
     """
 
     cascade: Cascade
@@ -25,6 +27,7 @@ class PlacedLaunch:
     start_s: float
     duration_s: float
     phase: int = 0
+    mode: LaunchMode = WHOLE
 
     @property
     def degree(self) -> int:

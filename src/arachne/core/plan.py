@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from arachne.core.cascade import Cascade
+from arachne.core.launch_mode import WHOLE, LaunchMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class Launch:
         duration_s: Modelled duration.
         phase: A launch starts only when all launches of lower phases have ended on every GPU. Our
             planners use phase 0 alone; the lockstep of other systems needs more.
+        mode: How it runs on its GPUs.
     """
 
     cascade: Cascade
@@ -23,11 +25,13 @@ class Launch:
     start_s: float
     duration_s: float
     phase: int = 0
+    mode: LaunchMode = WHOLE
 
     def __post_init__(self) -> None:
         assert self.phase >= 0, self.phase
         assert self.gpus, "a launch needs at least one GPU"
         assert list(self.gpus) == sorted(set(self.gpus)), self.gpus
+        assert len(self.gpus) % self.mode.ring == 0, (self.gpus, self.mode)
 
     @property
     def degree(self) -> int:

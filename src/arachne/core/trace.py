@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-SpanKind = Literal["compute", "communicate", "wait", "load", "reduce", "optimizer"]
+SpanKind = Literal["compute", "communicate", "handoff", "wait", "load", "reduce", "optimizer"]
 
-BUSY_KINDS: frozenset[SpanKind] = frozenset({"compute", "communicate", "reduce", "optimizer"})
+BUSY_KINDS: frozenset[SpanKind] = frozenset(
+    {"compute", "communicate", "handoff", "reduce", "optimizer"}
+)
 """Kinds that count as busy: computing, and moving bytes that this rank's own work needs."""
 
 
@@ -15,8 +17,8 @@ class Span:
 
     Attributes:
         rank: Who.
-        kind: `wait` is waiting for other ranks, in a launch or before the reduction; `load` is
-            waiting for data. Both are idle.
+        kind: `handoff` brings a launch what its encoders made. `wait` is waiting for other ranks,
+            in a launch or before the reduction; `load` is waiting for data. Both are idle.
         start_s: When it began.
         end_s: When it ended.
         launch: Index of the launch in the placed plan; None outside launches.

@@ -16,6 +16,7 @@ from math import ceil
 from arachne.core.cascade import Cascade
 from arachne.core.cluster import Cluster, Link
 from arachne.core.families import family_named
+from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.model_shape import ModelShape
 from arachne.cost.collectives import all_gather_s, reduce_scatter_s
 from arachne.cost.flops import TRAINING_PASSES, forward_flops_split, num_matmul_weights
@@ -123,6 +124,20 @@ class CostModel:
             len(gpus) <= cascade.num_tokens
             and self.launch_bytes(cascade, gpus) <= self.memory_bytes
         )
+
+    def mode(self, cascade: Cascade, gpus: tuple[int, ...]) -> LaunchMode:
+        """The mode whose seconds `launch_s` gives."""
+        return WHOLE
+
+    def handoff_s(
+        self, cascade: Cascade, from_gpus: tuple[int, ...], to_gpus: tuple[int, ...]
+    ) -> float:
+        """Seconds that bring what encoder cascade `cascade` made to the GPUs that train on it."""
+        return 0.0
+
+    def gpu_speed(self, gpu: int) -> float:
+        """Computing speed of a GPU beside the fastest one's, which is 1."""
+        return self.cluster.speed_of(gpu)
 
     def gradient_reduce_s(self) -> float:
         """Seconds of the step's one reduce-scatter of gradients over the whole world."""

@@ -34,6 +34,7 @@ def place(plan: Plan, cluster: Cluster, step: int) -> PlacedPlan:
             start_s=launch.start_s,
             duration_s=launch.duration_s,
             phase=launch.phase,
+            mode=launch.mode,
         )
         for launch in plan.launches
     ]

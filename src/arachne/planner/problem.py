@@ -6,6 +6,7 @@ from typing import Protocol
 
 from arachne.core.batch import Batch
 from arachne.core.cascade import Cascade
+from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.plan import Plan
 
 SHORTEST_S = 1e-9
@@ -13,7 +14,12 @@ SHORTEST_S = 1e-9
 
 
 class LaunchCosts(Protocol):
-    """Costs of launches; they depend on shape, number of clips and GPUs, not on which clips."""
+    """Costs of launches; they depend on shape, number of clips and GPUs, not on which clips.
+
+    A launch runs in the mode that is fastest among those that fit: launches on one GPU follow each
+    other, so that no other launch can gain from a slower one. Costs that inherit from this class
+    have one mode, one GPU speed and free handoffs until they say otherwise.
+    """
 
     @property
     def memory_bytes(self) -> float:
@@ -32,13 +38,32 @@ class LaunchCosts(Protocol):
         """Whether the launch can run on these GPU slots."""
         ...
 
+    def mode(self, cascade: Cascade, gpus: tuple[int, ...]) -> LaunchMode:
+        """The mode whose seconds `launch_s` gives."""
+        return WHOLE
+
+    def handoff_s(
+        self,
+        cascade: Cascade,
+        from_gpus: tuple[int, ...],
+        to_gpus: tuple[int, ...],
+    ) -> float:
+        """Seconds that bring what encoder cascade `cascade` made to the GPUs that train on it."""
+        return 0.0
+
+    def gpu_speed(self, gpu: int) -> float:
+        """Computing speed of a GPU slot beside the fastest one's, which is 1."""
+        return 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningProblem:
     """One step's clips and where they may run.
 
     Attributes:
-        batch: The clips.
+        batch: The clips; those whose `to_encode` is empty need no encoder.
+        next_batch: The next step's clips, whose encoders fill the idle ends of this step; None
+            plans no such filling.
         num_gpus: GPU slots 0 … num_gpus − 1.
         degrees: Degrees that may be used, ascending; `core.blocks` names their blocks.
         costs: What a launch costs.
@@ -54,6 +79,7 @@ class PlanningProblem:
     stack_tokens: int = 0
     seed: int = 0
     iterations: int = 2000
+    next_batch: Batch | None = None
 
     def __post_init__(self) -> None:
         assert self.degrees, "at least one degree is allowed"

@@ -31,6 +31,7 @@ def scheduled_in_phases(
                 start_s=max(free_s[gpu] for gpu in gpus),
                 duration_s=problem.duration_s(cascade, gpus),
                 phase=phase,
+                mode=problem.costs.mode(cascade, gpus),
             )
             for gpu in gpus:
                 free_s[gpu] = launch.end_s

@@ -27,6 +27,7 @@ Figure = dict[str, Any]
 KIND_COLOURS: Mapping[SpanKind, str] = {
     "wait": "rgba(148, 156, 170, 0.34)",
     "load": "rgba(148, 156, 170, 0.60)",
+    "handoff": "#8a7aa8",
     "reduce": "#6f7d95",
     "optimizer": "#4a5670",
 }
@@ -35,6 +36,7 @@ KIND_COLOURS: Mapping[SpanKind, str] = {
 KIND_NAMES: Mapping[SpanKind, str] = {
     "wait": "waiting for other ranks",
     "load": "waiting for data",
+    "handoff": "receiving encoder results",
     "reduce": "summing gradients",
     "optimizer": "optimizer",
 }

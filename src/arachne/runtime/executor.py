@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from arachne.core.errors import ConfigError
+from arachne.core.launch_mode import WHOLE
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
@@ -32,7 +33,17 @@ def run_launches(
             f"the plan of step {plan.step} by {plan.planner!r} has barriers (phases 0 to "
             f"{last_phase}), which are for comparison only; train with planner.name 'arachne'"
         )
+    _refuse_unbuilt(plan)
     for index, launch in plan.on_rank(rank):
         group = groups.of(launch.ranks)
         with recorder.launch(index), sequence_parallel(group):
             work(launch)
+
+
+def _refuse_unbuilt(plan: PlacedPlan) -> None:
+    for index, launch in enumerate(plan.launches):
+        if launch.cascade.module != "dit" or launch.mode != WHOLE:
+            raise ConfigError(
+                f"launch {index} of the plan of step {plan.step} is {launch.cascade.module!r} in "
+                f"{launch.mode}; the runtime runs 'dit' launches without ring or recomputation only"
+            )
