@@ -99,7 +99,7 @@ def test_every_command_in_the_pages_is_accepted_by_the_parser():
     assert not refused
 
 
-@pytest.mark.parametrize("arguments", [["prepare", "a.toml"], ["train", "a.toml", "--rank", "x"]])
+@pytest.mark.parametrize("arguments", [["prepair", "a.toml"], ["train", "a.toml", "--rank", "x"]])
 def test_a_command_that_does_not_exist_would_be_noticed(arguments, capsys):
     assert not is_accepted(arguments)
     assert "arachne" in capsys.readouterr().err

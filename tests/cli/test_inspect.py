@@ -1,10 +1,15 @@
 import argparse
+import base64
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from arachne.cli.inspect import add_parser
 from arachne.core.errors import ConfigError, DataError
@@ -33,6 +38,7 @@ def test_the_ledger_is_printed_and_nothing_is_written(
     before = sorted(dataset.parent.rglob("*"))
     assert _inspect(dataset, "--resolution", 64, "--frame-buckets", "1,17,33") == 0
     printed = capsys.readouterr().out
+    assert "layout: sidecar captions" in printed
     assert "40f@16 → 40f@16 → 33" in printed
     assert "64x48x33" in printed
     assert "1 clip: 0 kept, 1 trimmed, 0 rejected" in printed
@@ -50,10 +56,107 @@ def test_a_rejected_clip_gives_exit_code_3(
 def test_json_has_every_row(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _inspect(dataset, "--json", "--frame-buckets", "1,33", "--resolution", 64) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["layout"] == "sidecar captions"
     assert found["counts"] == {"kept": 0, "trimmed": 1, "rejected": 0}
     (row,) = found["rows"]
     assert row["clip"]["caption"] == "a [red] ramp"
     assert row["bucket"] == {"width": 64, "height": 48, "frames": 33}
+
+
+def test_the_cost_of_buckets_is_shared_out_for_a_model_that_is_named(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ramp(dataset / "b.mp4", 20)
+    (dataset / "b.txt").write_text("b")
+    words = [dataset, "--frame-buckets", "17,33", "--resolution", 64]
+    assert _inspect(*words) == 0
+    assert "training wan-1.3b, forward and backward" in capsys.readouterr().out
+    assert _inspect(*words, "--json", "--preset", "wan-14b") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["preset"] == "wan-14b"
+    assert [bucket["num_tokens"] for bucket in found["buckets"]] == [108, 60]
+    assert [bucket["token_share"] for bucket in found["buckets"]] == pytest.approx([9 / 14, 5 / 14])
+    assert sum(bucket["flops_share"] for bucket in found["buckets"]) == pytest.approx(1.0)
+    with pytest.raises(ConfigError, match=r"--preset 'wan-3b' is not known; presets of wan: wan-1"):
+        _inspect(*words, "--preset", "wan-3b")
+
+
+def test_one_clip_is_shown_with_every_step_of_its_arithmetic(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dataset / "metadata.csv").write_text(
+        "video,caption,start,end\na.mp4,x,0.5,2\na.mp4,y,,\nnone.mp4,z,,\n"
+    )
+    words = ["--frame-buckets", "1,17", "--resolution", 40]
+    assert _inspect(dataset, *words, "--clip", "a.mp4@0.50-2.00s") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "40 frames in 2.500 s (16.000 fps), 64x48 upright",
+        "0.5 s to 2 s: frames 8 to 31, 24 frames shown from 0.500 s to 2.000 s",
+        "24 frames / 16.000 fps = 1.500 s; 1.500 s x 16 fps = 24.00, so 24",
+        "17, the longest of 1, 17 that 24 frames fill; 7 frames left over",
+        "64 x 48 = 3,072 pixels, over 40 x 40 = 1,600: scaled by 0.7217 to 46.2x34.6",
+        "48x32, the nearest in multiples of 16 and 16; scaled to 48x36, then 11.1% cropped evenly",
+        "5 x 4 x 6 (frames x height x width)",
+        "5 x 2 x 3 = 30",
+        "7 frames at the end are not used",
+    ):
+        assert text in printed, text
+    assert _inspect(dataset, *words, "--clip", "none.mp4") == 3
+    assert "'none.mp4' is not a file" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"no clip of the 3 is called 'none\.mp'; .* 'none\.mp4'"):
+        _inspect(dataset, "--clip", "none.mp")
+    with pytest.raises(ConfigError, match="--clip prints one clip"):
+        _inspect(dataset, "--clip", "a.mp4", "--json")
+
+
+def test_a_file_name_shows_all_clips_of_the_file(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dataset / "metadata.csv").write_text("video,caption,start,end\na.mp4,x,0,1\na.mp4,y,1,2\n")
+    assert _inspect(dataset, "--clip", "a.mp4") == 0
+    printed = capsys.readouterr().out
+    assert "a.mp4@0.00-1.00s" in printed
+    assert "a.mp4@1.00-2.00s" in printed
+
+
+def test_the_page_shows_first_frames_as_the_model_will_see_them(dataset: Path) -> None:
+    picture = np.zeros((48, 112, 3), np.uint8)
+    picture[:, :, 0] = 255
+    picture[:, :7] = (0, 255, 0)  # cropped away
+    Image.fromarray(picture).save(dataset / "p.png")
+    (dataset / "p.txt").write_text("a <script>red</script> field")
+    (dataset / "bad.mp4").touch()
+    (dataset / "bad.txt").write_text("nothing")
+    page = dataset.parent / "page.html"
+    words = ["--frame-buckets", "1,33", "--resolution", 48, "--html", page]
+    assert _inspect(dataset, *words) == 3
+    text = page.read_text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;red" in text
+    assert "Predicted for wan-1.3b" in text
+    assert "the file has 0 bytes" in text
+    assert "Idle ratio" not in text
+    jpegs = re.findall(r"data:image/jpeg;base64,([^\"]+)", text)
+    images = [Image.open(io.BytesIO(base64.b64decode(jpeg))) for jpeg in jpegs]
+    assert [image.size for image in images] == [(48, 48), (64, 32)]
+    left = np.asarray(images[1])[16, 0].astype(int)
+    assert left == pytest.approx([255, 0, 0], abs=60)
+
+
+def test_a_page_that_cannot_be_written_is_refused(dataset: Path) -> None:
+    with pytest.raises(DataError, match="cannot write"):
+        _inspect(dataset, "--html", dataset / "none" / "page.html")
+
+
+def test_a_page_shows_at_most_the_rows_asked_for(dataset: Path) -> None:
+    for index in range(4):
+        Image.new("RGB", (64, 48)).save(dataset / f"{index}.png")
+    page = dataset.parent / "page.html"
+    assert _inspect(dataset, "--missing-caption", "empty", "--rows", 2, "--html", page) == 0
+    text = page.read_text()
+    assert text.count("data:image/jpeg") == 2
+    assert "3 clips more; --rows 5 shows all." in text
 
 
 def test_a_run_file_gives_the_settings_and_options_change_them(

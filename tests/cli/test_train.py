@@ -64,11 +64,15 @@ def test_a_run_trains_writes_its_files_and_is_not_overwritten(run_file, capfd):
     assert ended.stderr == ""
     lines = ended.stdout.splitlines()
     assert "6 clips on 2 ranks" in ended.stdout
-    assert sum(line.startswith("step ") for line in lines) == 3
+    steps = [line for line in lines if line.startswith("step ")]
+    assert len(steps) == 3
+    assert all("launch times off by" in line for line in steps)
     assert lines[-1].startswith("done: 3 steps; files in ")
 
     run_dir = run_file.parent / "run"
-    assert [row.step for row in read_metrics(run_dir).train] == [0, 1, 2]
+    rows = read_metrics(run_dir).train
+    assert [row.step for row in rows] == [0, 1, 2]
+    assert all(row.launch_error is not None and row.launch_error >= 0.0 for row in rows)
     assert set(read_plans(run_dir)[0]) == set(read_batches(run_dir)[0]) == {0, 1, 2}
     for rank in (0, 1):
         logs = (run_dir / "traces" / f"rank-0000{rank}.jsonl").read_text().splitlines()

@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arachne.core.blocks import allowed_degrees, blocks, ladders
+from arachne.core.blocks import allowed_degrees, blocks, ladders, laminar, plan_blocks
+from arachne.core.errors import ConfigError
 
 worlds = st.integers(1, 64)
 
@@ -10,6 +12,19 @@ def test_degrees_are_powers_of_two_their_triples_and_the_world():
     assert allowed_degrees(7, 7) == (1, 2, 3, 4, 6, 7)
     assert allowed_degrees(7, 4) == (1, 2, 3, 4)
     assert allowed_degrees(12, 12) == (1, 2, 3, 4, 6, 8, 12)
+
+
+def test_groups_that_share_out_parameters_stay_whole():
+    assert allowed_degrees(48, 48, multiple_of=8) == (8, 16, 24, 32, 48)
+    assert allowed_degrees(48, 47, multiple_of=8) == (8, 16, 24, 32)
+    assert allowed_degrees(40, 40, multiple_of=8) == (8, 16, 24, 32, 40)
+    assert allowed_degrees(10, 10, multiple_of=5) == (5, 10)
+
+
+@pytest.mark.parametrize(("num_gpus", "max_degree"), [(12, 12), (16, 4)])
+def test_groups_that_do_not_fill_the_world_or_the_largest_degree_are_refused(num_gpus, max_degree):
+    with pytest.raises(ConfigError, match=r"do not allow groups of 8 GPUs that share out"):
+        allowed_degrees(num_gpus, max_degree, multiple_of=8)
 
 
 def test_left_over_gpus_have_no_block():
@@ -41,3 +56,56 @@ def test_every_degree_is_on_some_ladder_and_every_gpu_in_some_block(num_gpus: in
 
     assert {degree for ladder in found for degree in ladder} == set(degrees)
     assert len(blocks(num_gpus, 1)) == num_gpus
+
+
+def test_three_gpus_may_share_four_or_eight_with_others():
+    firsts = [block[0] for block in plan_blocks(16, (1, 2, 3))[3]]
+
+    assert firsts == [0, 3, 4, 6, 8, 9, 11, 12]
+
+
+def test_six_gpus_start_where_sixteen_hold_two_of_them_and_a_four():
+    assert [block[0] for block in plan_blocks(32, (1, 2, 6))[6]] == [0, 6, 8, 12, 16, 18, 22, 24]
+
+
+@given(worlds, worlds)
+def test_plans_may_use_few_blocks_and_all_that_lie_side_by_side(num_gpus: int, limit: int):
+    degrees = allowed_degrees(num_gpus, limit)
+
+    found = plan_blocks(num_gpus, degrees)
+
+    assert tuple(found) == degrees
+    assert sum(map(len, found.values())) < 4 * num_gpus
+    for degree, of_degree in found.items():
+        assert set(blocks(num_gpus, degree)) <= set(of_degree)
+        assert list(of_degree) == sorted(set(of_degree))
+        assert all(block == tuple(range(block[0], block[0] + degree)) for block in of_degree)
+        assert all(block[-1] < num_gpus for block in of_degree)
+        assert max(sum(gpu in block for block in of_degree) for gpu in range(num_gpus)) <= 3
+
+
+def test_blocks_side_by_side_are_there_whatever_the_smallest_degree():
+    assert set(blocks(12, 3)) <= set(plan_blocks(12, (2, 3))[3])
+
+
+def test_blocks_start_between_groups_that_share_out_parameters():
+    degrees = allowed_degrees(24, 24, multiple_of=3)
+
+    for of_degree in plan_blocks(24, degrees).values():
+        assert all(block[0] % 3 == 0 for block in of_degree)
+
+
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(1, 16)), max_size=30))
+def test_a_laminar_family_keeps_each_block_that_crosses_no_earlier_one(
+    spans: list[tuple[int, int]],
+):
+    candidates = [tuple(range(first, min(first + size, 16))) for first, size in spans]
+
+    kept: list[tuple[int, ...]] = []
+    for block in candidates:
+        sets = [set(other) for other in kept]
+        nests = all(set(block) <= o or o <= set(block) or not o & set(block) for o in sets)
+        if nests and block not in kept:
+            kept.append(block)
+
+    assert laminar(16, candidates) == tuple(kept)

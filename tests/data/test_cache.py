@@ -127,3 +127,11 @@ def test_a_file_is_synced_before_it_gets_its_name(
     )
     cache.put(KEY, np.ones(3, np.float32))
     assert calls == ["sync", "rename", "sync"]
+
+
+def test_equal_arrays_are_equal_files(cache: LatentCache) -> None:
+    contents: set[bytes] = set()
+    for _ in range(8):
+        cache.put(KEY, np.ones(3, np.float32))
+        contents.add(cache.path_of(KEY).read_bytes())
+    assert len(contents) == 1

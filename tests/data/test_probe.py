@@ -8,11 +8,15 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data import video_scan
+from arachne.data.cut_short import cut_short
+from arachne.data.media_file import whole_file
 from arachne.data.probe import probe
 from arachne.data.timeline import seconds_of_stamps
 from tests.data.media import Look, grey_frames, ramp, write_ramp, write_video
@@ -52,13 +56,19 @@ def test_a_header_that_claims_a_billion_frames_is_refused(tmp_path: Path) -> Non
     assert time.monotonic() - begin_s < 10.0
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mpg"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mpg", "a.gif"])
 def test_a_file_that_lost_its_last_third_is_refused(tmp_path: Path, name: str) -> None:
-    codec = {"a.avi": "mpeg4", "a.mpg": "mpeg2video"}.get(name, "libx264")
+    codec = {"a.avi": "mpeg4", "a.mpg": "mpeg2video", "a.gif": "gif"}.get(name, "libx264")
     options = (("movflags", "faststart"),) if name == "a.mp4" else ()
     rng = np.random.default_rng(0)
     noise = [rng.integers(0, 255, (48, 64, 3), np.uint8) for _ in range(60)]
-    path = write_video(tmp_path / name, noise, Look(codec=codec, fps=Fraction(25), options=options))
+    look = Look(
+        codec=codec,
+        fps=Fraction(25),
+        options=options,
+        pix_fmt="rgb8" if name == "a.gif" else "yuv420p",
+    )
+    path = write_video(tmp_path / name, noise, look)
     assert probe(path).num_frames == 60
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
@@ -66,12 +76,68 @@ def test_a_file_that_lost_its_last_third_is_refused(tmp_path: Path, name: str) -
         probe(path)
 
 
-def test_an_mp4_whose_index_was_cut_off_is_refused(tmp_path: Path) -> None:
-    path = write_ramp(tmp_path / "a.mp4", 60)
+@pytest.mark.parametrize(
+    ("name", "options", "kept_share", "message"),
+    [
+        ("a.mp4", "", 0.3, r"cut short: its box 'mdat' lacks [\d,]+ of [\d,]+ bytes"),
+        ("a.mp4", "", 0.66, r"cut short: its box 'moov' lacks"),
+        ("a.mp4", "faststart", 0.1, r"cut short: its box 'moov' lacks"),
+        ("a.mp4", "frag_keyframe+empty_moov", 0.1, r"cut short: its box 'moov' lacks"),
+        ("a.mov", "", 0.5, r"cut short: its box 'mdat' lacks"),
+        ("a.mkv", "", 0.02, r"cut short: its segment lacks"),
+        ("a.mkv", "", 0.97, r"cut short: its segment lacks [\d,]+ of [\d,]+ bytes"),
+        ("a.webm", "", 0.97, r"cut short: its segment lacks"),
+    ],
+)
+def test_a_container_says_where_it_was_cut(
+    tmp_path: Path, name: str, options: str, kept_share: float, message: str
+) -> None:
+    look = Look(
+        codec="libvpx" if name == "a.webm" else "libx264",
+        options=(("movflags", options),) if options else (),
+    )
+    path = write_ramp(tmp_path / name, 60, look)
+    assert probe(path).num_frames == 60
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) * 2 // 3])
-    with pytest.raises(DataError, match=r"damaged|ends before its index|no video"):
+    path.write_bytes(content[: round(len(content) * kept_share)])
+    with pytest.raises(DataError, match=message):
         probe(path)
+
+
+@pytest.mark.parametrize("is_size_known", [True, False])
+def test_a_recording_that_never_got_its_index_is_said_to_be_cut_short(
+    tmp_path: Path, is_size_known: bool
+) -> None:
+    content = bytearray(write_ramp(tmp_path / "a.mp4", 20).read_bytes())
+    if not is_size_known:
+        struct.pack_into(">I", content, content.index(b"mdat") - 4, 0)
+    at = content.index(b"moov") - 4
+    (tmp_path / "a.mp4").write_bytes(content[:at])
+    with pytest.raises(DataError, match=r"cut short: its index \(moov\) is missing"):
+        probe(tmp_path / "a.mp4")
+
+
+def test_an_mp4_that_is_whole_but_damaged_is_not_said_to_be_cut_short(tmp_path: Path) -> None:
+    content = bytearray(write_ramp(tmp_path / "a.mp4", 20).read_bytes())
+    at = content.index(b"moov") + 4
+    content[at:] = bytes(len(content) - at)
+    (tmp_path / "a.mp4").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        probe(tmp_path / "a.mp4")
+    assert "cut short" not in str(caught.value)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    magic=st.sampled_from([b"\0\0\0\x10ftyp", b"\x1a\x45\xdf\xa3", b"RIFF", b"GIF89a", b""]),
+    rest=st.binary(max_size=200),
+)
+def test_any_bytes_give_a_reason_or_none(tmp_path: Path, magic: bytes, rest: bytes) -> None:
+    (tmp_path / "a").write_bytes(magic + rest)
+    fault = cut_short(whole_file(tmp_path / "a"))
+    assert fault is None or fault.startswith("the file is cut short: ")
 
 
 @pytest.mark.parametrize(

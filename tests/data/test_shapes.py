@@ -85,6 +85,33 @@ def test_lengths_that_the_model_does_not_take_are_refused(lengths: tuple[int, ..
         rules.check(WAN)
 
 
+@pytest.mark.parametrize(
+    ("family", "frames", "nearest"),
+    [
+        ("wan", 16, "13 or 17"),
+        ("wan", 24, "21 or 25"),
+        ("wan", 80, "77 or 81"),
+        ("ltx", 16, "9 or 17"),
+        ("ltx", 21, "17 or 25"),
+        ("hunyuan_video", 128, "125 or 129"),
+        ("wan", 0, "1"),
+    ],
+)
+def test_each_family_refuses_its_own_illegal_lengths(
+    family: str, frames: int, nearest: str
+) -> None:
+    rules = ShapeRules(fps=16.0, resolution=480, frame_buckets=(17, 25, frames))
+    with pytest.raises(ConfigError, match=rf"holds {frames}, .*k\+1 frames; use {nearest}$"):
+        rules.check(family_named(family).geometry)
+
+
+@pytest.mark.parametrize("frames", [17, 25])
+def test_lengths_that_look_odd_but_are_legal_pass(frames: int) -> None:
+    rules = ShapeRules(fps=16.0, resolution=480, frame_buckets=(frames,))
+    rules.check(WAN)
+    rules.check(family_named("ltx").geometry)
+
+
 def test_the_nearest_lengths_are_named() -> None:
     rules = ShapeRules(fps=16.0, resolution=480, frame_buckets=(1, 48))
     with pytest.raises(ConfigError, match=r"holds 48, .* use 45 or 49"):

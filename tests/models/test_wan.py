@@ -7,7 +7,8 @@ import torch
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
-from arachne.models.wan import WAN_LAYOUT, build_wan, load_wan
+from arachne.models.diffusers_module import build_transformer, load_transformer
+from arachne.models.wan import WAN_LAYOUT
 from arachne.trainer.sampling import noise_of, sample_latents
 
 TINY = ModelShape(
@@ -33,7 +34,7 @@ def _inputs(num_clips=2, dtype=torch.float32):
 
 def test_the_velocity_has_the_latents_shape_and_dtype():
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        model = build_wan(TINY, dtype=dtype, seed=0)
+        model = build_transformer(TINY, dtype=dtype, seed=0)
         latents, sigma, text = _inputs()
         velocity = model.predict(latents, sigma, text)
         assert velocity.shape == latents.shape
@@ -43,33 +44,33 @@ def test_the_velocity_has_the_latents_shape_and_dtype():
 
 def test_weights_depend_on_the_seed_alone():
     torch.manual_seed(1)
-    first = build_wan(TINY, dtype=torch.float32, seed=5).module.state_dict()
+    first = build_transformer(TINY, dtype=torch.float32, seed=5).module.state_dict()
     torch.manual_seed(2)
-    second = build_wan(TINY, dtype=torch.float32, seed=5).module.state_dict()
-    other = build_wan(TINY, dtype=torch.float32, seed=6).module.state_dict()
+    second = build_transformer(TINY, dtype=torch.float32, seed=5).module.state_dict()
+    other = build_transformer(TINY, dtype=torch.float32, seed=6).module.state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["patch_embedding.weight"], other["patch_embedding.weight"])
 
 
 def test_building_leaves_the_global_generator_as_it_was():
     before = torch.get_rng_state()
-    build_wan(TINY, dtype=torch.float32, seed=5)
+    build_transformer(TINY, dtype=torch.float32, seed=5)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_every_dtype_starts_from_the_same_weights():
-    wide = build_wan(TINY, dtype=torch.float64, seed=0).module.state_dict()
-    narrow = build_wan(TINY, dtype=torch.bfloat16, seed=0).module.state_dict()
+    wide = build_transformer(TINY, dtype=torch.float64, seed=0).module.state_dict()
+    narrow = build_transformer(TINY, dtype=torch.bfloat16, seed=0).module.state_dict()
     assert all(torch.equal(wide[name].to(torch.bfloat16), narrow[name]) for name in wide)
 
 
 def test_half_precision_keeps_the_rotary_tables_precise():
-    buffers = dict(build_wan(TINY, dtype=torch.bfloat16, seed=0).module.named_buffers())
+    buffers = dict(build_transformer(TINY, dtype=torch.bfloat16, seed=0).module.named_buffers())
     assert {buffer.dtype for buffer in buffers.values()} == {torch.float32}
 
 
 def test_every_parameter_learns_from_the_first_step():
-    model = build_wan(TINY, dtype=torch.float64, seed=0)
+    model = build_transformer(TINY, dtype=torch.float64, seed=0)
     latents, sigma, text = _inputs(dtype=torch.float64)
     noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(1))
     (model.predict(latents, sigma, text) - noise).square().mean().backward()
@@ -83,18 +84,18 @@ def test_every_parameter_learns_from_the_first_step():
 
 def test_the_start_is_close_to_predicting_nothing():
     latents, sigma, text = _inputs()
-    velocity = build_wan(TINY, dtype=torch.float32, seed=0).predict(latents, sigma, text)
+    velocity = build_transformer(TINY, dtype=torch.float32, seed=0).predict(latents, sigma, text)
     assert 0.0 < float(velocity.detach().std()) < 0.5
 
 
 def test_the_family_counts_the_parameters_exactly():
-    model = build_wan(TINY, dtype=torch.float32, seed=0)
+    model = build_transformer(TINY, dtype=torch.float32, seed=0)
     counted = sum(parameter.numel() for parameter in model.module.parameters())
     assert family_named("wan").num_parameters(TINY) == counted
 
 
 def test_noise_levels_within_one_thousandth_are_told_apart():
-    model = build_wan(TINY, dtype=torch.float64, seed=0)
+    model = build_transformer(TINY, dtype=torch.float64, seed=0)
     latents, _, text = _inputs(num_clips=1)
     first = model.predict(latents, torch.tensor([0.5002]), text)
     second = model.predict(latents, torch.tensor([0.5008]), text)
@@ -103,7 +104,7 @@ def test_noise_levels_within_one_thousandth_are_told_apart():
 
 def test_noise_levels_do_not_lose_precision_in_a_half_precision_model():
     seen = []
-    model = build_wan(TINY, dtype=torch.bfloat16, seed=0)
+    model = build_transformer(TINY, dtype=torch.bfloat16, seed=0)
     model.module.condition_embedder.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     latents, _, text = _inputs(num_clips=1)
     model.predict(latents, torch.tensor([0.9871]), text)
@@ -111,7 +112,7 @@ def test_noise_levels_do_not_lose_precision_in_a_half_precision_model():
 
 
 def test_a_model_can_be_sampled_from():
-    model = build_wan(TINY, dtype=torch.bfloat16, seed=0)
+    model = build_transformer(TINY, dtype=torch.bfloat16, seed=0)
     noise = noise_of((1, 4, 3, 4, 6), seed=1)
     text = torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(2))
     null = torch.zeros(5, 16)
@@ -128,17 +129,17 @@ def test_a_model_can_be_sampled_from():
 
 
 def test_the_layout_names_modules_that_exist():
-    modules = dict(build_wan(TINY, dtype=torch.float32, seed=0).module.named_modules())
+    modules = dict(build_transformer(TINY, dtype=torch.float32, seed=0).module.named_modules())
     named = [split.module for split in (*WAN_LAYOUT.split_inputs, *WAN_LAYOUT.split_outputs)]
     assert {*named, WAN_LAYOUT.gather.module} <= set(modules)
 
 
 def test_a_saved_model_loads_with_its_shape_and_weights(tmp_path):
-    model = build_wan(TINY, dtype=torch.float32, seed=3)
+    model = build_transformer(TINY, dtype=torch.float32, seed=3)
     model.module.save_pretrained(tmp_path / "transformer")
     latents, sigma, text = _inputs()
     for folder in (tmp_path, tmp_path / "transformer"):
-        loaded = load_wan(folder, dtype=torch.float32, text_tokens=5)
+        loaded = load_transformer("wan", folder, dtype=torch.float32, text_tokens=5)
         assert loaded.shape == TINY
         assert loaded.module.training
         torch.testing.assert_close(
@@ -148,9 +149,9 @@ def test_a_saved_model_loads_with_its_shape_and_weights(tmp_path):
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"'.*nowhere': no such folder; name a diffusers"):
-        load_wan(tmp_path / "nowhere", dtype=torch.float32)
+        load_transformer("wan", tmp_path / "nowhere", dtype=torch.float32)
     with pytest.raises(ConfigError, match=r"no config\.json"):
-        load_wan(tmp_path, dtype=torch.float32)
+        load_transformer("wan", tmp_path, dtype=torch.float32)
 
 
 def _config(**changes):
@@ -168,16 +169,16 @@ def test_models_that_we_cannot_train_are_refused_with_what_was_found(tmp_path):
     ):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=message):
-            load_wan(tmp_path, dtype=torch.float32)
+            load_transformer("wan", tmp_path, dtype=torch.float32)
 
 
 def test_missing_weights_are_an_error_of_the_configuration(tmp_path):
     (tmp_path / "config.json").write_text(_config(num_layers=1, num_attention_heads=1))
     with pytest.raises(ConfigError, match="weights cannot be loaded"):
-        load_wan(tmp_path, dtype=torch.float32)
+        load_transformer("wan", tmp_path, dtype=torch.float32)
 
 
 @pytest.mark.parametrize(("field", "size"), [("head_size", 7), ("head_size", 4), ("freq_size", 5)])
 def test_sizes_that_the_embeddings_cannot_have_are_refused(field, size):
     with pytest.raises(ConfigError, match=f"model.{field} is {size}"):
-        build_wan(replace(TINY, **{field: size}), dtype=torch.float32, seed=0)
+        build_transformer(replace(TINY, **{field: size}), dtype=torch.float32, seed=0)

@@ -27,6 +27,7 @@ def made_headlines() -> Headlines:
             loss=1.0 - 0.1 * step,
             step_s=2.0,
             modelled_step_s=(1.8, 2.0, 2.1, 3.0)[step],
+            launch_error=(0.9, 0.04, 0.06, 0.05)[step],
             idle_ratio=0.1 * step,
             tokens=1000 * (step + 1),
             planner="arachne",
@@ -89,8 +90,14 @@ def test_headlines_are_medians_and_errors_are_relative_to_what_was_measured():
     assert figures.step_s == 2.0
     assert figures.model_error == pytest.approx(0.075)
     assert figures.model_error_p95 == pytest.approx(0.5)
+    assert figures.launch_error == pytest.approx(0.055)
     assert figures.tokens_per_s == pytest.approx(1250.0)
     assert figures.clips == {"kept": 6, "trimmed": 3, "rejected": 3}
+
+
+def test_the_error_of_launches_is_that_of_late_since_the_model_is_corrected_meanwhile():
+    rows = [StepMetrics(step=s, loss=1.0, launch_error=1.0 if s < 50 else 0.1) for s in range(60)]
+    assert headlines(Metrics(train=tuple(rows)), None, None).launch_error == pytest.approx(0.1)
 
 
 def test_headlines_of_nothing_are_none():
@@ -108,6 +115,7 @@ def test_the_summary_fits_100_columns_and_says_each_figure_once():
         "4 steps on 4 ranks, planner arachne",
         "1 → 0.7",
         "15.0 % (median)",
+        "5.5 % of late (median)",
         "error 7.5 % median, 50.0 % p95",
         "1,250 tokens/s (median)",
         "6 kept, 3 trimmed, 3 rejected",

@@ -151,3 +151,20 @@ def test_more_shapes_than_colours_are_told_apart_by_hatches():
     paints = shape_paints(shapes)
     assert len({(paint.colour, paint.hatch) for paint in paints.values()}) == 20
     assert paints == shape_paints(reversed(shapes))
+
+
+def test_encoders_are_pale_bars_of_their_shapes_colour():
+    first, *others = PLAN.launches
+    encoding = replace(first, cascade=replace(first.cascade, module="vae"))
+    plan = replace(PLAN, launches=(encoding, *others))
+    drawn = timeline([modelled_trace(plan, plan.makespan_s)], plan)["data"]
+    (pale,) = [trace for trace in drawn if trace["marker"].get("opacity")]
+    assert (
+        pale["marker"]["color"]
+        == shape_paints(launch.cascade.bucket for launch in plan.launches)[
+            first.cascade.bucket
+        ].colour
+    )
+    assert pale["y"] == list(first.ranks)
+    assert set(pale["text"]) == {launch_name(encoding)}
+    assert pale["text"][0].startswith("vae ")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 
 from arachne.core.blocks import allowed_degrees
-from arachne.runtime.clock import clock_for
+from arachne.runtime.clock import HostClock, clock_for
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.world import World
@@ -14,6 +14,10 @@ from arachne.runtime.world import World
 def open_groups(world: World) -> tuple[Recorder, ProcessGroups]:
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
     return recorder, ProcessGroups(world, allowed_degrees(world.size, world.size), recorder)
+
+
+def recorder_alone() -> Recorder:
+    return Recorder(rank=0, world_size=1, clock=HostClock())
 
 
 def is_running(pid: int) -> bool:

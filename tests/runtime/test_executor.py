@@ -1,5 +1,6 @@
 """What the executor refuses; that it runs plans is shown by the laws."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -17,4 +18,14 @@ def test_a_plan_with_barriers_is_refused_before_anything_runs():
 
     with pytest.raises(ConfigError, match=r"by 'test' has barriers \(phases 0 to 1\)"):
         run_launches(plan, rank=0, groups=Mock(), recorder=Mock(), work=work)
+    work.assert_not_called()
+
+
+def test_a_launch_of_an_encoder_is_refused_before_anything_runs():
+    trained = launch(0, ranks=(0,), start_s=0.0)
+    encoded = replace(trained, cascade=replace(trained.cascade, module="vae"))
+    work = Mock()
+
+    with pytest.raises(ConfigError, match="launch 1 of the plan of step 7 is 'vae'; the runtime"):
+        run_launches(plan_of(trained, encoded), rank=0, groups=Mock(), recorder=Mock(), work=work)
     work.assert_not_called()

@@ -212,10 +212,15 @@ SCRIPT = """
 import os, sys, time
 import torch.distributed as dist
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.clock import HostClock
 from arachne.runtime.plan_source import PlanSource
+from arachne.runtime.process_groups import ProcessGroups
+from arachne.runtime.recorder import Recorder
 
 def hang(world, folder):
-    plans = PlanSource(world, request_of=lambda step: 60.0, make_plan=time.sleep,
+    recorder = Recorder(rank=world.rank, world_size=world.size, clock=HostClock())
+    group = ProcessGroups(world, (1,), recorder).world
+    plans = PlanSource(world, group, request_of=lambda step: 60.0, make_plan=time.sleep,
                        make_fallback=time.sleep, timeout_s=60.0, say=print)
     plans.request(0)
     time.sleep(0.5)

@@ -4,12 +4,11 @@ import os
 import time
 
 import pytest
-import torch.distributed as dist
 
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.plan_source import PlanSource
 from tests.runtime.planning_functions import fallback_plan, made_plan
-from tests.runtime.rank_groups import all_end, children
+from tests.runtime.rank_groups import all_end, children, open_groups
 
 pytestmark = pytest.mark.distributed
 
@@ -19,6 +18,7 @@ def obtain_all(world, wishes, timeout_s, num_ahead):
     said, names, digests = [], [], []
     with PlanSource(
         world,
+        open_groups(world)[1].world,
         request_of=lambda step: (step, wishes[step]),
         make_plan=made_plan,
         make_fallback=fallback_plan,
@@ -32,7 +32,6 @@ def obtain_all(world, wishes, timeout_s, num_ahead):
             assert plan.step == step
             names.append(plan.planner)
             digests.append(plan.digest)
-            dist.barrier()  # every step has a meeting of all ranks
         planners = children()
     assert all_end(planners, within_s=2.0), "the planning process outlived its source"
     return names, digests, said, os.getpid(), len(planners)
@@ -89,6 +88,7 @@ def test_a_plan_made_ahead_is_there_at_once():
 def obtain_with_pause(world):
     with PlanSource(
         world,
+        open_groups(world)[1].world,
         request_of=lambda step: (step, "slow"),
         make_plan=made_plan,
         make_fallback=fallback_plan,
@@ -111,6 +111,7 @@ def test_a_control_c_does_not_end_the_planner():
 def close_while_planning(world):
     plans = PlanSource(
         world,
+        open_groups(world)[1].world,
         request_of=lambda step: (step, "late"),
         make_plan=made_plan,
         make_fallback=fallback_plan,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arachne.core.rank_log import trace_from_logs
-from arachne.runtime.recorder import Recorder
+from arachne.runtime.recorder import Message, Recorder
 
 
 class CountingClock:
@@ -147,6 +147,27 @@ def test_the_ledger_is_kept_only_on_request():
     (record,) = recorder.ledger
     assert (record.launch, record.ranks, record.operation) == (3, (1, 2), "y")
     assert (record.num_elements, record.dtype) == (7, "bfloat16")
+
+
+def test_what_is_issued_and_waited_for_later_computes_in_between():
+    recorder = recorder_of()
+    recorder.keeps_ledger = True
+    message = Message(source=0, target=1, content="kv", num_elements=3)
+    with recorder.launch(2):
+        recorder.issued("exchange", (0, 1), 6, "float32", messages=(message,))
+        assert recorder.ledger[-1].messages == (message,)
+        with recorder.collective("all_to_all", (0, 1), 8, "float32"):
+            pass
+        with recorder.meeting():
+            pass
+    assert [record.operation for record in recorder.ledger] == ["exchange", "all_to_all"]
+    assert rows(recorder.finish(step=0, planner="")) == [
+        ("compute", 2, None, 1, 2),
+        ("communicate", 2, 0, 2, 3),
+        ("compute", 2, None, 3, 4),
+        ("communicate", 2, 1, 4, 5),
+        ("compute", 2, None, 5, 6),
+    ]
 
 
 def test_the_logs_of_two_ranks_tell_who_waited():

@@ -1,24 +1,24 @@
 """A model on a part of its sequence gives what the whole model gives, forward and backward."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from arachne.core.errors import ConfigError
 from arachne.core.families import WAN
+from arachne.core.launch_mode import LaunchMode
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput
 from arachne.runtime import collectives
+from arachne.runtime.attention_split import split_sizes
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.sequence_parallel import install, sequence_parallel, split_sizes
-from tests.runtime.plans import BUCKETS, batch_of
+from arachne.runtime.sequence_parallel import install, sequence_parallel
+from tests.runtime.plans import BUCKETS
 from tests.runtime.rank_groups import open_groups
-from tests.runtime.tiny_wan import (
-    float64_everywhere,
-    gradient_of_one_process,
-    loss_of,
-    tiny_wan,
-)
+from tests.runtime.tiny_wan import float64_everywhere, tiny_wan
 
 
 @given(total=st.integers(0, 10_000), num_parts=st.integers(1, 64))
@@ -74,54 +74,6 @@ def test_every_rank_gets_the_whole_output(world_size, num_heads):
         assert max(errors.values()) < 1e-13, errors
 
 
-def gradient_error(world, num_heads, dtype, checkpointed):
-    """Of all buckets' clips together, over the norm; also the number of collectives."""
-    recorder, groups = open_groups(world)
-    model = tiny_wan(num_heads, dtype)
-    batch = batch_of(list(BUCKETS))
-    expected = gradient_of_one_process(model, batch, dtype)
-    install(model.module, model.layout)
-    if checkpointed:
-        model.module.enable_gradient_checkpointing()
-    recorder.keeps_ledger = True
-    for slot in range(len(batch.clips)):
-        with sequence_parallel(groups.world):
-            (loss_of(model, batch, (slot,), dtype) / world.size).backward()
-    num_collectives = len(recorder.ledger)
-    squares = torch.zeros(2, dtype=torch.float64)
-    for name, parameter in model.module.named_parameters():
-        total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-        collectives.all_reduce_sum(total, groups.world)
-        squares[0] += (total - expected[name]).double().pow(2).sum()
-        squares[1] += expected[name].double().pow(2).sum()
-    return float((squares[0] / squares[1]).sqrt()), num_collectives
-
-
-def gradient_error_in_float64(world, num_heads, checkpointed):
-    with float64_everywhere():
-        return gradient_error(world, num_heads, torch.float64, checkpointed)
-
-
-@pytest.mark.distributed
-def test_in_float32_the_gradient_is_one_processs_to_rounding():
-    for error, _ in run_ranks(3, gradient_error, (4, torch.float32, False), timeout_s=30.0):
-        assert 0.0 < error < 1e-5
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize(("world_size", "num_heads"), [(2, 3), (4, 3)])
-def test_activation_checkpointing_gives_the_same_gradient(world_size, num_heads):
-    kept = run_ranks(world_size, gradient_error_in_float64, (num_heads, False), timeout_s=30.0)
-    again = run_ranks(world_size, gradient_error_in_float64, (num_heads, True), timeout_s=30.0)
-    for (error, num_collectives), (error_again, num_collectives_again) in zip(
-        kept, again, strict=True
-    ):
-        assert error < 1e-12
-        assert error_again < 1e-12
-        assert num_collectives_again > num_collectives, "attention was not run again"
-    assert len({num for _, num in again}) == 1, "ranks met each other differently often"
-
-
 class _Attention(nn.Module):
     """Two streams attend together, video first; `kind` says how."""
 
@@ -129,17 +81,23 @@ class _Attention(nn.Module):
         super().__init__()
         self.kind = kind
         self.mix = nn.Linear(8, 8, dtype=torch.float64)
+        # In the model's order, all of the video first: the second clip has one token of text.
+        self.mask = torch.tensor([[1] * 10, [1] * 8 + [0] * 2]).bool().view(2, 1, 1, 10)
 
     def forward(self, video_BLD, text_BLD):
         joint = self.mix(torch.cat([video_BLD, text_BLD], dim=1))
         query = joint.unflatten(-1, (4, 2)).transpose(1, 2)
         attend = nn.functional.scaled_dot_product_attention
         if self.kind == "mask":
-            mixed = attend(
-                query, query, query, attn_mask=torch.ones(query.shape[2], query.shape[2])
-            )
+            mixed = attend(query, query, query, attn_mask=self.mask)
         elif self.kind == "positional mask":
-            mixed = attend(query, query, query, torch.ones(query.shape[2], query.shape[2]))
+            mixed = attend(query, query, query, self.mask)
+        elif self.kind == "causal":
+            mixed = attend(query, query, query, is_causal=True)
+        elif self.kind == "dropout":
+            mixed = attend(query, query, query, None, 0.1)
+        elif self.kind == "fewer keys":
+            mixed = attend(query, query[:, :, :1], query[:, :, :1])
         elif self.kind == "positional no mask":
             mixed = attend(query, query, query, None, 0.0, scale=0.5)
         elif self.kind == "own kernel":
@@ -169,22 +127,24 @@ JOINT = SequenceLayout(
     split_outputs=(),
     gather=GatherOutput(module="end", stream="video", dim=1),
     self_attention="attention",
+    blocks="attention",
     streams=("video", "text"),
 )
 
 
-def joint_attention(world, kind):
+def joint_attention(world, kind, ring, num_text=3):
+    """The largest error of output and gradients."""
     _, groups = open_groups(world)
     torch.manual_seed(0)
     model = _Joint(kind)
     video = torch.randn(2, 7, 8, dtype=torch.float64)
-    text = torch.randn(2, 3, 8, dtype=torch.float64)
+    text = torch.randn(2, num_text, 8, dtype=torch.float64)
     model(video, text).pow(2).sum().backward()
     expected = [p.grad.clone() for p in model.parameters()]
     output = model(video, text).detach()
     model.zero_grad()
     install(model, JOINT)
-    with sequence_parallel(groups.world):
+    with sequence_parallel(groups.world, LaunchMode(ring=ring)):
         inside = model(video, text)
         (inside.pow(2).sum() / world.size).backward()
     errors = [float((inside.detach() - output).abs().max())]
@@ -195,27 +155,34 @@ def joint_attention(world, kind):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["joint", "positional no mask"])
-def test_two_streams_attend_together(kind):
-    assert max(run_ranks(3, joint_attention, (kind,), timeout_s=30.0)) < 1e-12
+@pytest.mark.parametrize("ring", [1, 3])
+@pytest.mark.parametrize("kind", ["joint", "positional no mask", "mask", "positional mask"])
+def test_two_streams_attend_together(kind, ring):
+    assert max(run_ranks(3, joint_attention, (kind, ring), timeout_s=30.0)) < 1e-12
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["mask", "positional mask"])
-def test_an_attention_mask_is_refused(kind):
-    with pytest.raises(RuntimeError, match="does not take attention masks yet"):
-        run_ranks(2, joint_attention, (kind,), timeout_s=30.0)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("causal", "no dropout and no causal mask; found .*causal True"),
+        ("dropout", "no dropout and no causal mask; found .*dropout 0.1"),
+        ("fewer keys", r"of one shape, .* found \(2, 4, [46], 2\), \(2, 4, 1, 2\)"),
+        ("own kernel", "saw only this rank's tokens"),
+    ],
+)
+def test_attention_that_would_be_wrong_is_refused(kind, message):
+    with pytest.raises(RuntimeError, match=message):
+        run_ranks(2, joint_attention, (kind, 1), timeout_s=30.0)
 
 
 @pytest.mark.distributed
-def test_attention_that_would_see_a_shard_alone_is_refused():
-    with pytest.raises(RuntimeError, match="saw only this rank's tokens"):
-        run_ranks(2, joint_attention, ("own kernel",), timeout_s=30.0)
+def test_a_rank_without_a_token_of_the_text_is_refused():
+    with pytest.raises(ConfigError, match="stream 'text' has 2 tokens for 3 ranks"):
+        run_ranks(3, joint_attention, ("joint", 1, 2), timeout_s=30.0)
 
 
-def test_a_layout_that_names_no_module_is_refused():
-    layout = SequenceLayout(
-        split_inputs=(), split_outputs=(), gather=JOINT.gather, self_attention="x", streams=()
-    )
+@pytest.mark.parametrize("name", ["self_attention", "blocks"])
+def test_a_layout_that_names_no_module_is_refused(name):
     with pytest.raises(AssertionError, match="no module is named like 'x'"):
-        install(_Joint("joint"), layout)
+        install(_Joint("joint"), replace(JOINT, **{name: "x"}))

@@ -10,7 +10,7 @@ from torch import Tensor
 from arachne.core.batch import Batch
 from arachne.core.families import WAN
 from arachne.core.model_shape import ModelShape
-from arachne.models.wan import WanModel, build_wan
+from arachne.models.diffusers_module import VideoTransformer, build_transformer
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def float64_everywhere() -> Iterator[None]:
         torch.Tensor.float = kept
 
 
-def tiny_wan(num_heads: int = 3, dtype: torch.dtype = torch.float64) -> WanModel:
+def tiny_wan(num_heads: int = 3, dtype: torch.dtype = torch.float64) -> VideoTransformer:
     shape = ModelShape(
         family="wan",
         num_layers=2,
@@ -36,7 +36,7 @@ def tiny_wan(num_heads: int = 3, dtype: torch.dtype = torch.float64) -> WanModel
         text_tokens=3,
         freq_size=16,
     )
-    return build_wan(shape, dtype=dtype, seed=0)
+    return build_transformer(shape, dtype=dtype, seed=0)
 
 
 def clip_tensors(batch: Batch, slot: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -51,7 +51,9 @@ def clip_tensors(batch: Batch, slot: int, dtype: torch.dtype) -> tuple[Tensor, .
     return normal(1, 4, *grid), sigma, normal(1, 3, 8), normal(1, 4, *grid)
 
 
-def loss_of(model: WanModel, batch: Batch, slots: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def loss_of(
+    model: VideoTransformer, batch: Batch, slots: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
     """The slots' share of the batch's mean loss, as one stacked forward pass."""
     columns = zip(*(clip_tensors(batch, slot, dtype) for slot in slots), strict=True)
     latents, sigma, text, target = (torch.cat(column) for column in columns)
@@ -59,7 +61,9 @@ def loss_of(model: WanModel, batch: Batch, slots: tuple[int, ...], dtype: torch.
     return error.pow(2).mean(dim=(1, 2, 3, 4)).sum() / len(batch.clips)
 
 
-def gradient_of_one_process(model: WanModel, batch: Batch, dtype: torch.dtype) -> dict[str, Tensor]:
+def gradient_of_one_process(
+    model: VideoTransformer, batch: Batch, dtype: torch.dtype
+) -> dict[str, Tensor]:
     """The reference: every clip by itself, no plan, no groups."""
     parameters = dict(model.module.named_parameters())
     loss = torch.stack([loss_of(model, batch, (s,), dtype) for s in range(len(batch.clips))]).sum()

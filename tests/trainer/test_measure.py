@@ -34,5 +34,9 @@ def test_a_calibration_is_equal_on_all_ranks_and_leaves_nothing_behind(clips, tm
         assert num_events == 0
     for calibration in calibrations:
         assert calibration.cluster.num_gpus == world_size
+        # Up to five shapes, 2 to 8 times each: on one rank, or on two apart and two together.
+        assert 2 * 5 * (2 * world_size - 1) <= calibration.num_launches
+        assert calibration.num_launches <= 8 * 5 * (2 * world_size - 1)
+        assert 0 <= calibration.num_outliers < calibration.num_launches
         assert calibration.cluster.device.matmul_flops_per_s > 0.0
     assert calibrations[0] != calibrations[1], "the second is measured, not remembered"

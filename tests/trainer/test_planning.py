@@ -1,12 +1,15 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from arachne.core.errors import ConfigError, InfeasibleError
 from arachne.core.plan_rules import check_placed_plan
+from arachne.cost.model import CostModel
 from arachne.trainer.planning import PlanRequest, plan_batch
+from tests.planner.dag_problems import encoded
 from tests.planner.problems import BUCKETS, batch_of, costs_of
 
 
@@ -34,13 +37,49 @@ def test_max_degree_is_kept_and_zero_means_no_limit():
     assert free.launches[0].degree == 4
 
 
+def roomy_costs() -> CostModel:
+    """Four GPUs with memory for Wan's text encoder."""
+    return costs_of(4, memory_bytes=64e9)
+
+
+def test_the_next_step_s_encoders_are_planned_and_checked():
+    batch = batch_of(*BUCKETS)
+    following = encoded(batch_of(*BUCKETS, step=1), ("vae", "text"))
+
+    plan = plan_batch(
+        PlanRequest(batch=batch, next_batch=following, costs=roomy_costs(), iterations=50)
+    )
+
+    check_placed_plan(plan, batch, 4, next_batch=following)
+    encoders = [launch.cascade for launch in plan.launches if launch.cascade.module != "dit"]
+    assert sum(cascade.num_clips for cascade in encoders) == 2 * len(BUCKETS)
+    assert all(cascade.steps_ahead == 1 for cascade in encoders)
+
+
+def test_a_step_that_encodes_its_own_clips_is_planned():
+    batch = encoded(batch_of(*BUCKETS), ("vae", "text"))
+
+    plan = plan_batch(PlanRequest(batch=batch, costs=roomy_costs(), iterations=50))
+
+    check_placed_plan(plan, batch, 4)
+
+
+def test_degrees_are_multiples_of_a_domain():
+    request = PlanRequest(batch=batch_of(*BUCKETS), costs=costs_of(12), domain=4, iterations=50)
+
+    assert request.problem.degrees == (4, 8, 12)
+    assert all(launch.degree % 4 == 0 for launch in plan_batch(request).launches)
+    with pytest.raises(ConfigError, match=r"10 GPUs .* do not allow groups of 4"):
+        plan_batch(replace(request, costs=costs_of(10)))
+
+
 def test_user_errors_pass_through():
     request = PlanRequest(batch=batch_of("96x64x1"), costs=costs_of(2), planner="static_pd")
     with pytest.raises(ConfigError, match="did you mean 'static_"):
         plan_batch(request)
     tight = PlanRequest(batch=batch_of("224x96x81"), costs=costs_of(2, memory_bytes=1e6))
     with pytest.raises(
-        InfeasibleError, match=r"clip .*needs 163 MB on each of 2 GPUs, but 1 MB may be used"
+        InfeasibleError, match=r"clip .*needs 166 MB on each of 2 GPUs, but 1 MB may be used"
     ):
         plan_batch(tight)
 

@@ -15,7 +15,7 @@ from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import preparation
 from arachne.trainer.config import RunConfig
-from arachne.trainer.preparation import prepare
+from arachne.trainer.preparation import prepare, workshop_of
 from tests.trainer.tiny_runs import (
     NUM_CLIPS,
     changed,
@@ -61,33 +61,47 @@ def test_ranks_share_the_encoding_and_a_second_run_encodes_nothing(own_clips, tm
     ledgers = [ledger for ledger, *_ in first + second]
     assert all(ledger == ledgers[0] for ledger in ledgers)
     assert len(ledgers[0].usable) == NUM_CLIPS
-    assert [stored for *_, stored in first] == [5, 4, 4], "two clips each; and no words"
+    assert sum(stored for *_, stored in first) == 2 * NUM_CLIPS + 1, "and no words"
     assert [stored for *_, stored in second] == [0, 0]
 
 
 @pytest.mark.distributed
-def test_no_clip_is_forgotten_when_ranks_ask_at_different_moments(own_clips, tmp_path):
+def test_a_rank_that_comes_late_makes_what_is_left_and_nothing_twice(own_clips, tmp_path):
     config = with_manifest(tiny_config(own_clips, tmp_path / "run"))
     results = run_ranks(2, _prepared_with_a_late_rank, (config,))
     assert sum(stored for *_, stored in results) == 2 * NUM_CLIPS + 1
 
 
 def _prepared_with_a_late_rank(world: World, config: RunConfig) -> Result:
-    """Rank 1 asks what is missing only after rank 0 has begun to fill the cache."""
-    missing, encode_clip = preparation.missing, preparation.encode_clip
+    """Rank 1 begins only after rank 0 has filled a part of the cache."""
+    make_arrays = preparation.make_arrays
 
-    def late_missing(*args: Any) -> Any:
+    def announced(workshop: Any, pieces: Any, tell: Any) -> None:
         if world.rank == 1:
             world.store.wait(["rank 0 has begun"])
-        return missing(*args)
 
-    def announced(*args: Any) -> Any:
-        row = encode_clip(*args)
-        world.store.set("rank 0 has begun", "yes")
-        return row
+        def told(event: Any) -> None:
+            tell(event)
+            world.store.set("rank 0 has begun", "yes")
 
-    preparation.missing, preparation.encode_clip = late_missing, announced
+        make_arrays(workshop, pieces, told)
+
+    preparation.make_arrays = announced
     return prepared_on(world, config)
+
+
+@pytest.mark.distributed
+def test_a_clip_that_was_rejected_while_preparing_is_rejected_in_every_later_run(
+    own_clips, tmp_path
+):
+    config = with_manifest(tiny_config(own_clips, tmp_path / "run"))
+    ledger = read_manifest(Path(config.run.dir) / "ledger.parquet")
+    workshop = workshop_of(config, video_encoder_named("dct"), text_encoder_named("hashed", 4))
+    key, _ = workshop.store.keys_of(ledger.rows[0])
+    workshop.store.rejections.add(key, "decoding it took longer than 1 s")
+    for found, train, _, _ in run_ranks(2, prepared_on, (config,)):
+        assert len(train) == NUM_CLIPS - 1
+        assert found.rows[0].reason == "decoding it took longer than 1 s"
 
 
 @pytest.mark.distributed

@@ -1,29 +1,32 @@
 """`arachne compare RUN.toml --cluster NAME`: planners on the same modelled steps; no torch."""
 
 import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean, mean, median, median_low
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
+from arachne.cli.compared_epoch import compared_epoch
+from arachne.cli.compared_pipeline import compared_pipeline
+from arachne.cli.compared_steps import Compared, compared_steps, planner_figures
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
+    modelled_config,
     modelled_steps,
-    print_clusters,
+    prints_list,
     write_page,
 )
-from arachne.cli.run_file import loaded_config
-from arachne.core.errors import InfeasibleError
-from arachne.core.placed_plan import PlacedPlan
+from arachne.core.errors import ConfigError
 from arachne.core.strict_json import to_json
-from arachne.core.trace import Trace
 from arachne.core.units import count_text
+from arachne.planner import gpipe
 from arachne.planner.registry import PEERS, PLANNERS, compared_planner_named
 
 if TYPE_CHECKING:
+    from arachne.reporting.epoch_figures import EpochFigures
+    from arachne.reporting.pipeline_figures import PipelineFigures
     from arachne.reporting.planner_figures import PlannerFigures
     from arachne.trainer.planning import PlanRequest
 
@@ -31,37 +34,14 @@ _EXAMPLE = """example:
   arachne compare examples/quickstart.toml --cluster h100x16
   arachne compare run.toml --cluster h200x64 --steps 20 --json
   arachne compare run.toml --cluster h100x8 --planners arachne,flexsp,fcp --html compare.html
+  arachne compare run.toml --cluster h100x16 --clips panda70m --frame-cap 129 --batch 64
+  arachne compare run.toml --cluster h100x16 --clips panda70m --epoch 1024
 
 A cluster is a file's name, x, and its GPUs; see `--cluster list`. docs/planners.md says what each
-planner stands for."""
+planner stands for. Systems that draw their batches from buckets train other clips in a step; with
+--epoch they are compared over so many clips."""
 
-_REFERENCE = "arachne"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedStep:
-    """One step under one planner.
-
-    Attributes:
-        plan: As placed.
-        trace: As simulated.
-        plan_s: Seconds that planning took on this machine.
-        cap_violations: Launches, or packs, that need more memory than a GPU has.
-    """
-
-    plan: PlacedPlan
-    trace: Trace
-    plan_s: float
-    cap_violations: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One planner on all steps; without steps if it found no plan for one of them."""
-
-    name: str
-    steps: tuple[ComparedStep, ...] = ()
-    failure: str = ""
+_ALL = [*PLANNERS, *PEERS, gpipe.NAME]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -78,11 +58,42 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--planners",
         metavar="A,B",
-        help=f"planners to compare (default: all: {', '.join([*PLANNERS, *PEERS])})",
+        help=f"planners to compare (default: all: {', '.join(_ALL)})",
+    )
+    parser.add_argument(
+        "--epoch",
+        type=int,
+        metavar="CLIPS",
+        help="compare systems with bucket batches too, over an epoch of so many clips",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timelines")
     parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """All that was found out.
+
+    Attributes:
+        lead: What was compared, in a few words.
+        clips: Whose clips they are.
+        requests: The steps.
+        bounds_s: Lower bound of each step.
+        compared: Every planner on every step.
+        figures: The planners' figures, fastest first.
+        pipeline: Of the reference without cascades, if it was asked for.
+        epoch: Of systems that train other clips in a step, if they were asked for.
+    """
+
+    lead: str
+    clips: str
+    requests: "tuple[PlanRequest, ...]"
+    bounds_s: tuple[float, ...]
+    compared: tuple[Compared, ...]
+    figures: "tuple[PlannerFigures, ...]"
+    pipeline: "PipelineFigures | None"
+    epoch: "tuple[EpochFigures, ...]"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,157 +103,131 @@ def run(arguments: argparse.Namespace) -> int:
         ArachneError: The run file, the dataset, the cluster or a planner's name cannot work, or a
             clip fits nowhere.
     """
-    from arachne.planner.lower_bound import lower_bound_s
-
-    if arguments.cluster == "list":
-        return print_clusters()
+    if prints_list(arguments):
+        return 0
     names = _names(arguments.planners)
-    config = loaded_config(arguments)
-    modelled = modelled_steps(arguments, config)
-    bounds_s = [lower_bound_s(request.problem) for request in modelled.requests]
-    compared = _compared(names, modelled.requests)
-    figures = _figures(compared, bounds_s)
-    clips = f"{count_text(config.batch.clips, 'clip')} a step"
-    lead = f"{modelled.cluster}, {clips}, {count_text(len(bounds_s), 'step')}, modelled"
+    config = modelled_config(arguments)
+    if arguments.epoch is not None and arguments.epoch < 1:
+        raise ConfigError(f"--epoch is {arguments.epoch}; it must be at least 1")
+    found = _comparison(arguments, names, modelled_steps(arguments, config))
     if arguments.html:
-        write_page(arguments.html, _page(modelled, lead, figures, compared))
+        write_page(arguments.html, _page(found))
     if arguments.json:
-        planners = {row.name: row for row in figures}
-        table = {"cluster": modelled.cluster, "steps": len(bounds_s), "bound_s": bounds_s}
-        print(to_json({**table, "planners": planners}))
+        print(to_json(_as_table(found)))
     else:
-        _print_table(lead, figures)
+        _print(found)
     return 0
 
 
+def _comparison(
+    arguments: argparse.Namespace, names: Sequence[str], modelled: ModelledSteps
+) -> _Comparison:
+    from arachne.planner.lower_bound import lower_bound_s
+
+    requests = modelled.steps(arguments.steps)
+    bounds_s = tuple(lower_bound_s(request.problem) for request in requests)
+    compared = compared_steps([name for name in names if name != gpipe.NAME], requests)
+    figures = planner_figures(compared, bounds_s)
+    clips = f"{count_text(modelled.clips_per_step, 'clip')} a step"
+    return _Comparison(
+        lead=f"{modelled.cluster}, {clips}, {count_text(len(bounds_s), 'step')}, modelled",
+        clips=modelled.clips.text,
+        requests=requests,
+        bounds_s=bounds_s,
+        compared=tuple(compared),
+        figures=figures,
+        pipeline=compared_pipeline(requests, figures) if gpipe.NAME in names else None,
+        epoch=compared_epoch(modelled.epoch(arguments.epoch)) if arguments.epoch else (),
+    )
+
+
 def _names(listed: str | None) -> list[str]:
-    names = [*PLANNERS, *PEERS] if listed is None else [n.strip() for n in listed.split(",")]
+    names = _ALL if listed is None else [name.strip() for name in listed.split(",")]
     for name in names:
-        compared_planner_named(name)
+        if name != gpipe.NAME:
+            compared_planner_named(name)
     return list(dict.fromkeys(names))
 
 
-def _compared(names: Sequence[str], requests: "Sequence[PlanRequest]") -> list[Compared]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    found: list[Compared] = []
-    progress = Progress(
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    )
-    with progress:
-        task = progress.add_task("planning", total=len(names) * len(requests))
-        for name in names:
-            steps: list[ComparedStep] = []
-            try:
-                for request in requests:
-                    steps.append(_step(name, request))
-                    progress.advance(task)
-                found.append(Compared(name=name, steps=tuple(steps)))
-            except InfeasibleError as error:
-                progress.advance(task, len(requests) - len(steps))
-                failure = str(error).removeprefix(f"planner {name!r}: ")
-                found.append(Compared(name=name, failure=failure))
-    return found
+def _as_table(found: _Comparison) -> dict[str, object]:
+    """What `--json` prints."""
+    table: dict[str, object] = {
+        "cluster": found.requests[0].costs.cluster.name,
+        "clips": found.clips,
+        "steps": len(found.requests),
+        "bound_s": found.bounds_s,
+        "planners": {row.name: row for row in found.figures},
+    }
+    if found.pipeline:
+        table["references"] = {found.pipeline.name: found.pipeline}
+    if found.epoch:
+        table["epoch"] = {row.name: row for row in found.epoch}
+    return table
 
 
-def _step(name: str, request: "PlanRequest") -> ComparedStep:
-    from time import perf_counter
+def _print(found: _Comparison) -> None:
+    from arachne.reporting.epoch_figures import EPOCH_COLUMNS, epoch_cells, epoch_notes
+    from arachne.reporting.planner_figures import COLUMNS, cells, failures
 
-    from arachne.planner.memory_cap import num_cap_violations
-    from arachne.planner.registry import PACKING_PEERS
-    from arachne.simulator.simulate import simulate
-    from arachne.trainer.planning import placed_plan
-
-    problem = request.problem
-    started_s = perf_counter()
-    plan = compared_planner_named(name)(problem)
-    plan_s = perf_counter() - started_s
-    placed = placed_plan(plan, request)
-    return ComparedStep(
-        plan=placed,
-        trace=simulate(placed, request.costs),
-        plan_s=plan_s,
-        cap_violations=num_cap_violations(plan, problem, is_packed=name in PACKING_PEERS),
-    )
+    rows = {row.name: cells(row) for row in found.figures}
+    _print_rows(found.lead, "planner", COLUMNS, rows, failures(found.figures))
+    if found.pipeline:
+        _print_line(found.pipeline.text)
+    if found.epoch:
+        num_clips = max(row.clips_trained + row.clips_dropped for row in found.epoch)
+        title = f"epoch of {count_text(num_clips, 'clip')}, each system with its own batches"
+        rows = {row.name: epoch_cells(row, found.epoch) for row in found.epoch}
+        _print_rows(title, "system", EPOCH_COLUMNS, rows, epoch_notes(found.epoch))
+    _print_line(found.clips)
 
 
-def _figures(
-    compared: Sequence[Compared], bounds_s: Sequence[float]
-) -> "tuple[PlannerFigures, ...]":
-    """Fastest first; planners without a plan last."""
-    from arachne.reporting.planner_figures import PlannerFigures
-
-    rows: list[PlannerFigures] = []
-    for row in compared:
-        if row.failure:
-            rows.append(PlannerFigures(name=row.name, failure=row.failure))
-            continue
-        over_bound = [
-            step.trace.makespan_s / bound_s if bound_s else 1.0
-            for step, bound_s in zip(row.steps, bounds_s, strict=True)
-        ]
-        phases = [launch.phase for step in row.steps for launch in step.plan.launches]
-        rows.append(
-            PlannerFigures(
-                name=row.name,
-                step_s=mean(step.trace.iteration_s for step in row.steps),
-                bound_geomean=geometric_mean(over_bound),
-                bound_worst=max(over_bound),
-                idle_ratio=max(0.0, mean(step.trace.idle_ratio for step in row.steps)),
-                plan_s=median(step.plan_s for step in row.steps),
-                cap_violations=sum(step.cap_violations for step in row.steps),
-                num_phases=max(phases, default=0) + 1,
-            )
-        )
-    reference_s = next((row.step_s for row in rows if row.name == _REFERENCE), None)
-    if reference_s:
-        rows = [
-            row if row.step_s is None else replace(row, ratio=row.step_s / reference_s)
-            for row in rows
-        ]
-    return tuple(sorted(rows, key=lambda row: (row.step_s or float("inf"), row.name)))
-
-
-def _print_table(lead: str, figures: "Sequence[PlannerFigures]") -> None:
+def _print_rows(
+    title: str,
+    what: str,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[str]],
+    notes: Sequence[str],
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    from arachne.reporting.planner_figures import COLUMNS, cells, failures
+    from arachne.reporting.comparison import REFERENCE
 
-    table = Table(title=lead, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("planner", overflow="fold")
-    for column in COLUMNS:  # heads of two words take two lines, so that 80 columns are enough
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column(what, overflow="fold")
+    for column in columns:  # heads of two words take two lines, so that 80 columns are enough
         table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
-    for row in figures:
-        table.add_row(row.name, *cells(row), style="bold" if row.name == _REFERENCE else None)
-    console = Console(highlight=False)
-    console.print(table)
-    for line in failures(figures):
-        console.print(line, markup=False)
+    for name, cells in rows.items():
+        table.add_row(name, *cells, style="bold" if name == REFERENCE else None)
+    Console(highlight=False).print(table)
+    for line in notes:
+        _print_line(line)
 
 
-def _page(
-    modelled: ModelledSteps,
-    lead: str,
-    figures: "Sequence[PlannerFigures]",
-    compared: Sequence[Compared],
-) -> str:
+def _print_line(line: str) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print(line, markup=False)
+
+
+def _page(found: _Comparison) -> str:
     """Draws the step that is typical of the fastest planner."""
     from arachne.reporting.comparison_page import DrawnStep, render_comparison
 
-    by_name = {row.name: row for row in compared}
-    drawn = [by_name[row.name] for row in figures if not row.failure]
+    by_name = {row.name: row for row in found.compared}
+    drawn = [by_name[row.name] for row in found.figures if not row.failure]
     lengths_s = [step.trace.iteration_s for step in drawn[0].steps] if drawn else [0.0]
     typical = lengths_s.index(median_low(lengths_s))
     return render_comparison(
-        title=f"Planners on {modelled.cluster}",
-        lead=lead,
-        figures=figures,
-        batch=modelled.requests[typical].batch,
+        title=f"Planners on {found.requests[0].costs.cluster.name}",
+        lead=f"{found.lead}; {found.clips}",
+        figures=found.figures,
+        batch=found.requests[typical].batch,
         steps=[
             DrawnStep(name=row.name, plan=row.steps[typical].plan, trace=row.steps[typical].trace)
             for row in drawn
         ],
+        epoch=found.epoch,
+        beneath=[found.pipeline.text] if found.pipeline else [],
     )

@@ -3,27 +3,38 @@
 import argparse
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from arachne.core.errors import ConfigError
+from arachne.core.clip import Clip
+from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import FAMILIES, family_named
+from arachne.core.families.family import Family
 from arachne.core.ledger import Ledger
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
-from arachne.reporting.ledger_table import bucket_table, ledger_summary, ledger_table
+from arachne.reporting.bucket_shares import BucketShare, bucket_shares
+from arachne.reporting.ledger_table import (
+    cost_table,
+    ledger_summary,
+    ledger_table,
+    shown_rows,
+    steps_table,
+)
 from arachne.trainer.config import DataSettings, RunConfig
 
-if TYPE_CHECKING:
-    from arachne.data.shapes import ShapeRules
+_THUMBNAIL_SIDE = 320
+"""Pixels; pages show thumbnails at most this large."""
 
 _EXAMPLE = """example:
   arachne inspect clips/ --fps 16 --resolution 480 --frame-buckets 1,17,33,49,65,81
-  arachne inspect run.toml --set data.resolution=256
+  arachne inspect clips/OpenVid.csv --html inspect.html
+  arachne inspect run.toml --set data.resolution=256 --clip cats/a.mp4
 
 exit code: 0 every clip is usable, 3 some were rejected, 2 the dataset cannot be read"""
 
@@ -34,20 +45,30 @@ def add_parser(subparsers: Any) -> None:
         "inspect",
         help="show what becomes of every clip of a dataset",
         description="Reads a dataset and prints its ledger: frames, bucket, reasons. "
-        "Writes nothing.",
+        "Writes nothing but the page of --html.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "data", type=Path, metavar="DATA", help="the dataset's folder, or a run.toml"
+        "data",
+        type=Path,
+        metavar="DATA",
+        help="the dataset's folder, a table or a tar shard in it, or a run.toml",
     )
     parser.add_argument("--fps", type=float, help="frames per second that clips are retimed to")
     parser.add_argument("--resolution", type=int, help="a frame has at most N*N pixels")
     parser.add_argument("--frame-buckets", help="legal lengths, for example 1,17,33")
     parser.add_argument("--missing-caption", choices=("error", "empty"), help="stop, or go on")
     parser.add_argument("--family", choices=tuple(FAMILIES), help="model family (default: wan)")
+    parser.add_argument(
+        "--preset", help="model whose FLOPs are shared out (default: the run's, or the first)"
+    )
     parser.add_argument("--workers", type=int, help="processes (default: one per CPU, up to 8)")
     parser.add_argument("--rows", type=int, default=200, help="most clips in the table")
+    parser.add_argument("--clip", metavar="NAME", help="show one clip's arithmetic in full")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with each clip's first frame"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON with every clip")
     parser.add_argument(
         "--set",
@@ -67,39 +88,125 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: An option or the run file cannot work.
         DataError: The dataset cannot be read.
     """
-    from arachne.data.inspect import inspect_dataset  # PyAV loads FFmpeg: not before it is needed
+    from arachne.data.layouts import detected_layout, read_clips
 
-    settings, family = _settings(arguments)
-    rules = _rules(settings)
-    with _progress() as progress:
-        task = progress.add_task("inspecting", total=None)
-        ledger = inspect_dataset(
-            Path(settings.path),
-            rules,
-            family_named(family).geometry,
-            settings.missing_caption,
-            _num_workers(arguments.workers),
-            lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    if arguments.clip and (arguments.json or arguments.html):
+        raise ConfigError("--clip prints one clip; leave out --json and --html, or --clip")
+    found = _inspected(arguments)
+    num_workers = _num_workers(arguments.workers)
+    found.data.shape_rules.check(found.family.geometry)
+    layout = detected_layout(found.root).name
+    clips = read_clips(found.root, found.data.missing_caption)
+    if arguments.clip:
+        return _print_clip(found, clips, arguments.clip)
+    ledger = _ledger(found, clips, num_workers)
+    shares = bucket_shares(ledger, found.family.presets[found.preset])
+    if arguments.html:
+        _write_page(arguments.html, found, layout, ledger, shares, arguments.rows)
     if arguments.json:
-        print(_as_json(ledger))
+        table = {"layout": layout, "counts": ledger.counts, "rows": ledger.rows}
+        print(to_json({**table, "preset": found.preset, "buckets": shares}))
     else:
         console = Console()
+        console.print(f"layout: {layout}", highlight=False)
         console.print(ledger_table(ledger, arguments.rows))
-        console.print(bucket_table(ledger))
+        console.print(cost_table(shares, found.preset))
         console.print(ledger_summary(ledger))
     return 3 if ledger.counts["rejected"] else 0
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[DataSettings, str]:
-    """The `[data]` section and the family, from the run file or defaults, then the options."""
+def _ledger(found: "_Inspected", clips: Sequence[Clip], num_workers: int) -> Ledger:
+    from arachne.data.inspect import inspect_clips  # PyAV loads FFmpeg: not before it is needed
+
+    with _progress() as progress:
+        task = progress.add_task("inspecting", total=None)
+        return inspect_clips(
+            found.root,
+            clips,
+            found.data.shape_rules,
+            found.family.geometry,
+            num_workers,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+def _print_clip(found: "_Inspected", clips: Sequence[Clip], name: str) -> int:
+    """All that is known of a clip, or of each clip of a file."""
+    from arachne.data.clip_arithmetic import clip_arithmetic, clips_named
+
+    ledger = _ledger(found, clips_named(clips, name), 1)
+    console = Console()
+    for row in ledger.rows:
+        steps = clip_arithmetic(found.root, row, found.data.shape_rules, found.family.geometry)
+        console.print(steps_table(row.clip.name, steps))
+    return 3 if ledger.counts["rejected"] else 0
+
+
+def _write_page(
+    path: Path,
+    found: "_Inspected",
+    layout: str,
+    ledger: Ledger,
+    shares: Sequence[BucketShare],
+    max_rows: int,
+) -> None:
+    from arachne.cli.modelled_steps import write_page
+    from arachne.data.thumbnail import thumbnail
+    from arachne.reporting.inspect_page import Thumbnails, render_inspection
+
+    jpegs: dict[str, bytes] = {}
+    faults: dict[str, str] = {}
+    shown = [row for row in shown_rows(ledger, max_rows) if row.bucket is not None]
+    with _progress() as progress:
+        for row in progress.track(shown, description="thumbnails"):
+            try:
+                jpegs[row.clip.name] = thumbnail(found.root, row, found.data.fps, _THUMBNAIL_SIDE)
+            except DataError as error:
+                faults[row.clip.name] = str(error)
+    lengths = ", ".join(map(str, found.data.frame_buckets))
+    lead = (
+        f"Layout: {layout}. For {found.family.name} at {found.data.fps:g} frames per second, at "
+        f"most {found.data.resolution} x {found.data.resolution} pixels a frame; {lengths} frames."
+    )
+    page = render_inspection(
+        found.data.path,
+        lead,
+        ledger,
+        shares,
+        found.preset,
+        Thumbnails(jpegs=jpegs, faults=faults),
+        max_rows,
+    )
+    write_page(path, page)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inspected:
+    """What is inspected, and for which model.
+
+    Attributes:
+        preset: The model of the family whose FLOPs are shared out.
+    """
+
+    data: DataSettings
+    family: Family
+    preset: str
+
+    @property
+    def root(self) -> Path:
+        return Path(self.data.path)
+
+
+def _inspected(arguments: argparse.Namespace) -> _Inspected:
+    """From the run file or defaults, then the options."""
     if arguments.data.suffix == ".toml":
         config = load_toml(arguments.data, RunConfig, overrides=arguments.overrides)
-        settings, family = config.data, config.model.family
+        settings, family, preset = config.data, config.model.family, config.model.preset
     else:
         if arguments.overrides:
-            raise ConfigError("--set changes settings of a run file; DATA is a folder")
+            raise ConfigError("--set changes settings of a run file; DATA is a dataset")
         settings, family = DataSettings(path=str(arguments.data), cache="unused"), "wan"
+        preset = ""
     given: dict[str, Any] = {
         "fps": arguments.fps,
         "resolution": arguments.resolution,
@@ -107,7 +214,23 @@ def _settings(arguments: argparse.Namespace) -> tuple[DataSettings, str]:
         "missing_caption": arguments.missing_caption,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    return replace(settings, **changes), arguments.family or family
+    found = family_named(arguments.family or family)
+    return _Inspected(
+        data=replace(settings, **changes),
+        family=found,
+        preset=_preset(arguments.preset or preset, found, is_asked=bool(arguments.preset)),
+    )
+
+
+def _preset(name: str, family: Family, *, is_asked: bool) -> str:
+    """A preset of the family; its first one where none was named, or the run's is of another."""
+    if name in family.presets:
+        return name
+    if is_asked:
+        raise ConfigError(
+            f"--preset {name!r} is not known; presets of {family.name}: {', '.join(family.presets)}"
+        )
+    return next(iter(family.presets))
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -119,14 +242,6 @@ def _lengths(text: str | None) -> tuple[int, ...] | None:
         raise ConfigError(
             f"--frame-buckets {text!r} is not a list of numbers; write for example 1,17,33"
         ) from error
-
-
-def _rules(settings: DataSettings) -> "ShapeRules":
-    from arachne.data.shapes import ShapeRules
-
-    return ShapeRules(
-        fps=settings.fps, resolution=settings.resolution, frame_buckets=settings.frame_buckets
-    )
 
 
 def _num_workers(workers: int | None) -> int:
@@ -145,7 +260,3 @@ def _progress() -> Progress:
         transient=True,
         disable=not sys.stderr.isatty(),
     )
-
-
-def _as_json(ledger: Ledger) -> str:
-    return to_json({"counts": ledger.counts, "rows": ledger.rows})

@@ -53,7 +53,32 @@ def _parser() -> argparse.ArgumentParser:
 
 def _verbs() -> tuple[Any, ...]:
     """One module for each verb; imported late, so that Ctrl-C meanwhile is an interruption too."""
-    from arachne.cli import compare, inspect, plan, profile, report, sample, train
+    from arachne.cli import (
+        checkpoints,
+        compare,
+        doctor,
+        export,
+        inspect,
+        plan,
+        prepare,
+        profile,
+        report,
+        sample,
+        train,
+    )
     from arachne.cli.demo import command as demo
 
-    return demo, inspect, plan, compare, profile, train, sample, report
+    return (
+        demo,
+        inspect,
+        prepare,
+        plan,
+        compare,
+        profile,
+        train,
+        sample,
+        export,
+        report,
+        checkpoints,
+        doctor,
+    )

@@ -1,53 +1,152 @@
-"""What verbs that model steps of a run have in common: dataset and cluster to planning requests."""
+"""What verbs that model steps of a run have in common: clips and cluster to planning requests."""
 
 import argparse
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from arachne.cli.run_file import add_run_file
+from arachne.cli.clip_source import ModelledClips, add_clip_source, modelled_clips
+from arachne.cli.run_file import add_run_file, loaded_config
+from arachne.core.batch import Batch
+from arachne.core.cascade import Encoder
 from arachne.core.cluster import Cluster
 from arachne.core.errors import ConfigError, DataError
 
+Encoding = Literal["cached", "same", "ahead"]
+
+ENCODERS: tuple[Encoder, ...] = ("text", "vae")
+"""What has to run before a clip of which nothing is cached."""
+
 if TYPE_CHECKING:
-    from arachne.core.ledger import Ledger
+    from arachne.cost.model import CostModel
     from arachne.trainer.config import RunConfig
+    from arachne.trainer.dataset import TrainingData
     from arachne.trainer.planning import PlanRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelledSteps:
-    """The first steps of a run on a cluster, ready to be planned.
+    """Steps of a run on a cluster, ready to be planned.
 
     Attributes:
         cluster: The cluster's name, NAMExGPUS.
-        ledger: What became of each clip of the dataset.
-        requests: One for each step.
+        clips: What steps are drawn from.
+        first: Request of step 0; those of other steps differ in their batches alone.
+        data: The clips that train, for the sampler.
+        clips_per_step: Clips of a step.
+        encoding: Whether latents and text states are `cached`, made in the `same` step, or one step
+            `ahead`, where they fill the idle ends of the step before.
     """
 
     cluster: str
-    ledger: "Ledger"
-    requests: "tuple[PlanRequest, ...]"
+    clips: ModelledClips
+    first: "PlanRequest"
+    data: "TrainingData"
+    clips_per_step: int
+    encoding: Encoding = "cached"
+
+    def steps(self, num_steps: int) -> "tuple[PlanRequest, ...]":
+        """The run's first steps."""
+        return tuple(map(self._step, range(num_steps)))
+
+    def epoch(self, num_clips: int) -> "tuple[PlanRequest, ...]":
+        """Steps that together hold the sampler's first `num_clips` clips; the last may be smaller.
+
+        Their latents and text states are taken to be cached.
+        """
+        cached = replace(self, encoding="cached")
+        num_whole, num_left = divmod(num_clips, self.clips_per_step)
+        requests = cached.steps(num_whole)
+        if not num_left:
+            return requests
+        last = cached._step(num_whole)
+        batch = replace(last.batch, clips=last.batch.clips[:num_left])
+        return (*requests, replace(last, batch=batch))
+
+    def _step(self, step: int) -> "PlanRequest":
+        batch = _batch(self.data, self.first.seed, step, self.clips_per_step)
+        if self.encoding == "cached":
+            return replace(self.first, batch=batch)
+        if self.encoding == "same":
+            return replace(self.first, batch=_uncached(batch))
+        following = _batch(self.data, self.first.seed, step + 1, self.clips_per_step)
+        return replace(self.first, batch=batch, next_batch=_uncached(following))
 
 
 def add_modelled_steps(parser: argparse.ArgumentParser, *, steps_help: str) -> None:
-    """Add RUN.toml, `--set`, `--cluster` and `--steps` to a verb."""
+    """Add RUN.toml, `--set`, `--cluster`, and what says which steps are modelled, to a verb."""
     add_run_file(parser)
     parser.add_argument("--cluster", help="NAMExGPUS, or `list` (default: the run file's)")
     parser.add_argument("--steps", type=int, default=8, help=f"{steps_help} (default: 8)")
+    parser.add_argument(
+        "--batch", type=int, metavar="CLIPS", help="clips of a step (default: batch.clips)"
+    )
+    add_clip_source(parser)
+    group = parser.add_argument_group("launches and memory")
+    group.add_argument(
+        "--recompute",
+        choices=("auto", "none", "all"),
+        help="compute activations twice: only where memory asks for it, never, or everywhere "
+        "(default: planner.recompute)",
+    )
+    group.add_argument(
+        "--ring",
+        choices=("auto", "none"),
+        help="let launches pass keys and values in a ring of Ulysses groups where that is faster "
+        "(default: planner.ring)",
+    )
+    group.add_argument(
+        "--encode",
+        action="store_true",
+        help="nothing is cached: text and video of each step's clips are encoded in that step, by "
+        "the encoders that the family was published with",
+    )
+    group.add_argument(
+        "--fill",
+        action="store_true",
+        help="likewise, but one step ahead, so that encoding fills the idle ends of a step",
+    )
+    group.add_argument(
+        "--gradients",
+        choices=("float32", "bfloat16", "host"),
+        help="type of the gradient buffer, or that it lies in the host's memory (default: "
+        "optimizer.gradients)",
+    )
+
+
+def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
+    """The run file, with what the options change of it.
+
+    Raises:
+        ConfigError: The run file or an option cannot work.
+    """
+    config = loaded_config(arguments, needs_data=arguments.clips is None, needs_model=False)
+    if arguments.steps < 1:
+        raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
+    if arguments.batch is not None and arguments.batch < 1:
+        raise ConfigError(f"--batch is {arguments.batch}; it must be at least 1")
+    planner, optimizer = config.planner, config.optimizer
+    return replace(
+        config,
+        batch=replace(config.batch, clips=arguments.batch or config.batch.clips),
+        planner=replace(
+            planner,
+            recompute=arguments.recompute or planner.recompute,
+            ring=arguments.ring or planner.ring,
+        ),
+        optimizer=replace(optimizer, gradients=arguments.gradients or optimizer.gradients),
+    )
 
 
 def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> ModelledSteps:
-    """Inspect the dataset and draw the first `--steps` batches.
+    """Find the cluster and the clips.
 
     Raises:
         ArachneError: The options, the dataset or the cluster cannot work.
     """
     from arachne.cost.cluster_files import cluster_names, load_cluster
+    from arachne.trainer.dataset import TrainingData
 
-    if arguments.steps < 1:
-        raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
     name = arguments.cluster or config.cluster.name
     if name == "auto":
         raise ConfigError(
@@ -55,17 +154,36 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
             + ", ".join(cluster_names())
         )
     cluster = load_cluster(name)
-    ledger = _inspected(config)
-    requests = _requests(config, ledger, cluster, arguments.steps)
-    return ModelledSteps(cluster=name, ledger=ledger, requests=requests)
+    clips = modelled_clips(arguments, config)
+    data = TrainingData(
+        rows=clips.rows,
+        cache_dir=Path(config.data.cache),
+        fps=config.data.fps,
+        video_fingerprint="",
+        text_fingerprint="",
+    )
+    return ModelledSteps(
+        cluster=name,
+        clips=clips,
+        first=_first_request(config, data, cluster),
+        data=data,
+        clips_per_step=config.batch.clips,
+        encoding="ahead" if arguments.fill else "same" if arguments.encode else "cached",
+    )
 
 
-def print_clusters() -> int:
-    """What `--cluster list` does; 0."""
+def prints_list(arguments: argparse.Namespace) -> bool:
+    """Whether `--cluster list` or `--clips list` was asked for; if so, the list is printed."""
     from arachne.cost.cluster_files import cluster_names
+    from arachne.data.length_distributions import DISTRIBUTIONS
 
-    print("\n".join(cluster_names()))
-    return 0
+    if arguments.cluster == "list":
+        print("\n".join(cluster_names()))
+    elif arguments.clips == "list":
+        print("\n".join(f"{name}: {each.origin}" for name, each in DISTRIBUTIONS.items()))
+    else:
+        return False
+    return True
 
 
 def write_page(path: Path, page: str) -> None:
@@ -80,58 +198,47 @@ def write_page(path: Path, page: str) -> None:
         raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose another") from error
 
 
-def _inspected(config: "RunConfig") -> "Ledger":
-    from arachne.core.families import family_named
-    from arachne.data.inspect import inspect_dataset
-
-    ledger = inspect_dataset(
-        Path(config.data.path),
-        config.data.shape_rules,
-        family_named(config.model.family).geometry,
-        config.data.missing_caption,
-        num_workers=len(os.sched_getaffinity(0)),
-    )
-    if not ledger.usable:
-        raise DataError(
-            f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
-            f"see why with: arachne inspect {config.data.path}"
-        )
-    return ledger
-
-
-def _requests(
-    config: "RunConfig", ledger: "Ledger", cluster: Cluster, num_steps: int
-) -> "tuple[PlanRequest, ...]":
-    from arachne.cost.model import CostModel
-    from arachne.data.split import training_rows
-    from arachne.trainer.dataset import TrainingData
+def _first_request(config: "RunConfig", data: "TrainingData", cluster: Cluster) -> "PlanRequest":
     from arachne.trainer.planning import PlanRequest
+
+    costs = _costs(config, cluster)
+    max_degree = min(config.planner.max_degree or cluster.num_gpus, cluster.num_gpus)
+    if costs.options.needs_heads and costs.options.ring == "none":
+        max_degree = min(max_degree, costs.model.num_heads)
+    return PlanRequest(
+        batch=_batch(data, config.run.seed, 0, config.batch.clips),
+        costs=costs,
+        planner=config.planner.name,
+        max_degree=max_degree,
+        stack_tokens=config.planner.stack_tokens,
+        seed=config.run.seed,
+        iterations=config.planner.iterations,
+    )
+
+
+def _costs(config: "RunConfig", cluster: Cluster) -> "CostModel":
+    from arachne.cost.launch_modes import CostOptions
+    from arachne.cost.model import CostModel
+    from arachne.cost.training_state import TrainingState
     from arachne.trainer.planning_shape import planning_shape
 
-    shape = planning_shape(config.model)
-    element_bytes = {"float32": 4, "bfloat16": 2, "float64": 8}[config.model.dtype]
-    costs = CostModel(model=shape, cluster=cluster, element_bytes=element_bytes)
-    data = TrainingData(
-        rows=training_rows(ledger.usable, config.data.held_out),
-        cache_dir=Path(config.data.cache),
-        fps=config.data.fps,
-        video_fingerprint="",
-        text_fingerprint="",
+    return CostModel(
+        model=planning_shape(config.model),
+        cluster=cluster,
+        element_bytes={"float32": 4, "bfloat16": 2, "float64": 8}[config.model.dtype],
+        state=TrainingState(gradients=config.optimizer.gradients),
+        options=CostOptions(
+            recompute=config.planner.recompute,
+            ring=config.planner.ring,
+            needs_heads=cluster.device.name != "CPU core",
+        ),
     )
-    max_degree = min(config.planner.max_degree or cluster.num_gpus, cluster.num_gpus)
-    if cluster.device.name != "CPU core":
-        max_degree = min(max_degree, shape.num_heads)
-    return tuple(
-        PlanRequest(
-            batch=data.step_batch(
-                seed=config.run.seed, step=step, num_clips=config.batch.clips
-            ).batch,
-            costs=costs,
-            planner=config.planner.name,
-            max_degree=max_degree,
-            stack_tokens=config.planner.stack_tokens,
-            seed=config.run.seed,
-            iterations=config.planner.iterations,
-        )
-        for step in range(num_steps)
-    )
+
+
+def _batch(data: "TrainingData", seed: int, step: int, num_clips: int) -> Batch:
+    return data.step_batch(seed=seed, step=step, num_clips=num_clips).batch
+
+
+def _uncached(batch: Batch) -> Batch:
+    """The batch with everything to encode."""
+    return replace(batch, clips=tuple(replace(c, to_encode=ENCODERS) for c in batch.clips))

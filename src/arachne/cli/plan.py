@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
+    modelled_config,
     modelled_steps,
-    print_clusters,
+    prints_list,
     write_page,
 )
-from arachne.cli.run_file import loaded_config
+from arachne.cli.planned_memory import planned_memory, print_memory
+from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
 from arachne.core.units import count_text, seconds_text
@@ -25,8 +27,12 @@ _EXAMPLE = """example:
   arachne plan examples/quickstart.toml --cluster h100x16
   arachne plan run.toml --cluster h200x64 --steps 20 --json
   arachne plan run.toml --cluster h100x8 --planner static_sp --html plan.html
+  arachne plan run.toml --cluster h100x16 --clips panda70m --frame-cap 129 --batch 64
+  arachne plan run.toml --cluster h100x16 --clips webvid10m --resolutions 1280x720:0.7,640x368:0.3
+  arachne plan run.toml --cluster h100x16 --clips panda70m --memory --gradients bfloat16
 
-A cluster is a file's name, x, and its GPUs; see `--cluster list`."""
+A cluster is a file's name, x, and its GPUs; see `--cluster list`. `--clips list` says where the
+figures of public sets come from."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,6 +46,11 @@ def add_parser(subparsers: Any) -> None:
     )
     add_modelled_steps(parser, steps_help="steps to plan")
     parser.add_argument("--planner", help="planner to use (default: the run file's)")
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="predict the memory of one GPU for the longest clips instead of planning",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON with every plan")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timelines")
     parser.set_defaults(run=run)
@@ -71,20 +82,29 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ArachneError: The run file, the dataset or the cluster cannot work.
     """
-    if arguments.cluster == "list":
-        return print_clusters()
-    config = loaded_config(arguments)
+    if prints_list(arguments):
+        return 0
+    config = modelled_config(arguments)
     if arguments.planner:
         config = replace(config, planner=replace(config.planner, name=arguments.planner))
     modelled = modelled_steps(arguments, config)
-    steps = [_planned(request) for request in modelled.requests]
+    if arguments.memory:
+        if arguments.html:
+            raise ConfigError("--memory writes no page; leave out --html, or --memory")
+        memory = planned_memory(modelled)
+        if arguments.json:
+            print(to_json(memory))
+        else:
+            print_memory(memory)
+        return 0
+    steps = [_planned(request) for request in modelled.steps(arguments.steps)]
     if arguments.html:
         write_page(arguments.html, _page(config, modelled, steps))
     if arguments.json:
-        table = {"cluster": modelled.cluster, "planner": config.planner.name, "steps": steps}
-        print(to_json(table))
+        table = {"cluster": modelled.cluster, "planner": config.planner.name}
+        print(to_json({**table, "clips": modelled.clips.text, "steps": steps}))
     else:
-        _print_table(config, modelled.cluster, steps)
+        _print_table(config, modelled, steps)
     return 0
 
 
@@ -105,13 +125,13 @@ def _planned(request: "PlanRequest") -> PlannedStep:
     )
 
 
-def _print_table(config: "RunConfig", cluster_name: str, steps: list[PlannedStep]) -> None:
+def _print_table(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    clips = f"{count_text(config.batch.clips, 'clip')} a step"
     table = Table(
-        title=f"{config.planner.name} on {cluster_name}, {count_text(config.batch.clips, 'clip')} "
-        "a step (modelled)",
+        title=f"{config.planner.name} on {modelled.cluster}, {clips} (modelled)",
         title_justify="left",
     )
     for column in ("step", "tokens", "launches", "degrees", "makespan", "× bound", "step", "idle"):
@@ -133,6 +153,7 @@ def _print_table(config: "RunConfig", cluster_name: str, steps: list[PlannedStep
     mean_s = sum(planned.step_s for planned in steps) / len(steps)
     tokens = sum(planned.num_tokens for planned in steps)
     console.print(f"mean step {seconds_text(mean_s)}, {tokens / len(steps) / mean_s:,.0f} tokens/s")
+    console.print(modelled.clips.text, markup=False)
 
 
 def _page(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> str:
@@ -141,4 +162,4 @@ def _page(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]
 
     title = f"{config.planner.name} on {modelled.cluster}"
     plans = {planned.plan.step: planned.plan for planned in steps}
-    return render_report(ReportData(title=title, plans=plans, ledger=modelled.ledger))
+    return render_report(ReportData(title=title, plans=plans, ledger=modelled.clips.ledger))

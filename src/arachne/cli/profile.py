@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from arachne.cli.run_file import add_run_file, loaded_config
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.strict_json import to_json
+from arachne.core.units import count_text
 
 if TYPE_CHECKING:
     from arachne.cost.calibration import Calibration
@@ -52,11 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.output
 
     from arachne.cost.cluster_files import cluster_file_text
-    from arachne.models.wan import import_wan
+    from arachne.models.diffusers_module import import_transformer
     from arachne.runtime.launcher import run_ranks
     from arachne.runtime.world import default_num_ranks
 
-    import_wan()
+    import_transformer(config.model.family)
     ranks = arguments.ranks or config.run.ranks or default_num_ranks(config.run.device)
     with tempfile.TemporaryDirectory() as folder:  # a run folder that nobody needs afterwards
         config = replace(config, run=replace(config.run, dir=folder))
@@ -68,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
             timeout_s=config.run.timeout_s,
         )[0]
     errors = (
-        f"|predicted / measured - 1|: median {calibration.median_error:.1%}, "
-        f"95th percentile {calibration.p95_error:.1%}"
+        f"|predicted / measured - 1| over {calibration.num_launches:,} launches: "
+        f"median {calibration.median_error:.1%}, 95th percentile {calibration.p95_error:.1%}; "
+        f"{count_text(calibration.num_outliers, 'outlier')}"
     )
     comment = f"Measured by `arachne profile` on {ranks} ranks with one model.\n{errors}"
     try:

@@ -10,14 +10,16 @@ from typing import IO, Any
 import msgspec
 import tomli_w
 
-from arachne.core.errors import CheckpointError, ConfigError
+from arachne.core.errors import CheckpointError, ConfigError, DataError
 from arachne.core.strict_json import from_json
+from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
-from arachne.trainer.checkpoint import CheckpointReader, checkpoints_dir, newest
-from arachne.trainer.checkpoint_files import REPLACED, step_folders
+from arachne.trainer.checkpoint import CheckpointReader, checkpoints_dir, newest, verified
+from arachne.trainer.checkpoint_files import REPLACED, step_folders, step_name
 from arachne.trainer.config import RunConfig
 
 _LOCK = ".lock"
+_HANG_REPORTS = "hang-*.txt"
 
 _STALE = (
     run_files.METRICS,
@@ -46,27 +48,40 @@ def opened_run_dir(config: RunConfig, *, resume: bool) -> Iterator[None]:
     run_dir = Path(config.run.dir)
     if not run_dir.is_dir():
         _check(config, run_dir, resume=resume)  # a refusal leaves no folder behind
-    with _disk_errors_named(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / _LOCK).open("ab")
-    with lock:
-        _lock(lock, run_dir)
+    with locked_run_dir(run_dir):
         _check(config, run_dir, resume=resume)
         with _disk_errors_named(run_dir):
             if not resume:
-                for name in _STALE:
-                    _delete(run_dir / name)
+                for path in (*(run_dir / name for name in _STALE), *run_dir.glob(_HANG_REPORTS)):
+                    _delete(path)
             write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
         yield
 
 
-def _lock(file: IO[bytes], run_dir: Path) -> None:
+@contextmanager
+def locked_run_dir(run_dir: Path, *, is_shared: bool = False) -> Iterator[None]:
+    """A context in which no other process trains in, or prunes, a run's folder, which is made.
+
+    Those that share the lock (they prepare the same run) do not exclude each other.
+
+    Raises:
+        ConfigError: Another process does, or the folder cannot be written.
+    """
+    with _disk_errors_named(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / _LOCK).open("ab")
+    with lock:
+        _lock(lock, run_dir, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        yield
+
+
+def _lock(file: IO[bytes], run_dir: Path, kind: int) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ConfigError(
-            f"another process trains in run.dir {str(run_dir)!r}; wait for it, end it, or choose "
-            "another run.dir"
+            f"another process trains in run.dir {str(run_dir)!r}, or prepares it; wait for it, end "
+            "it, or choose another run.dir"
         ) from error
     except OSError:
         return  # a file system without locks: better unguarded than unusable
@@ -110,6 +125,29 @@ def _check_made_by_a_run(run_dir: Path) -> None:
             f"run.dir {str(run_dir)!r} holds {found[0]!r}, which no run of Arachne wrote; choose "
             "an empty or new folder"
         )
+
+
+def opened_checkpoint(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]:
+    """A run's settings and its checkpoint of a step, or the newest whole one; every file is hashed.
+
+    Raises:
+        DataError: The folder is no run.
+        CheckpointError: There is no such checkpoint, or it is damaged.
+    """
+    if not (run_dir / run_files.RESOLVED_CONFIG).is_file():
+        raise DataError(
+            f"{str(run_dir)!r} is not a run: it has no {run_files.RESOLVED_CONFIG}; name the "
+            "run.dir of an `arachne train`"
+        )
+    config = load_toml(run_dir / run_files.RESOLVED_CONFIG, RunConfig)
+    if step is None:
+        return config, newest(run_dir, on_skip=print)
+    path = checkpoints_dir(run_dir) / step_name(step)
+    if not path.is_dir():
+        found = ", ".join(sorted(p.name for p in checkpoints_dir(run_dir).glob("step-*"))) or "none"
+        raise CheckpointError(f"there is no checkpoint of step {step}; found: {found}")
+    verified(path)
+    return config, path
 
 
 def write_resolved(config: RunConfig, path: Path) -> None:

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from arachne.cli.run_dir import opened_checkpoint
 from arachne.core.bucket import Bucket
-from arachne.core.errors import CheckpointError, ConfigError, DataError
-from arachne.core.strict_toml import load_toml
-from arachne.reporting.run_files import RESOLVED_CONFIG, SAMPLES
+from arachne.core.errors import ConfigError, DataError
+from arachne.reporting.run_files import SAMPLES
 
 _MAX_PIXELS = 2**30
 """More than a hundred frames of 4K; larger sizes are slips of the hand."""
@@ -54,18 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from arachne.core.families import family_named
     from arachne.reporting.video_files import contact_sheet, write_mp4
-    from arachne.trainer.config import RunConfig
 
     run_dir: Path = arguments.run_dir
-    if not (run_dir / RESOLVED_CONFIG).is_file():
-        raise DataError(
-            f"{str(run_dir)!r} is not a run: it has no {RESOLVED_CONFIG}; name the run.dir of an "
-            "`arachne train`"
-        )
     if arguments.steps < 1:
         raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
-    config = load_toml(run_dir / RESOLVED_CONFIG, RunConfig)
-    checkpoint = _checkpoint(run_dir, arguments.checkpoint)
+    config, checkpoint = opened_checkpoint(run_dir, arguments.checkpoint)
     bucket = Bucket.parse(arguments.size) if arguments.size else _usual_bucket(run_dir)
     family_named(config.model.family).geometry.check(bucket)
     if bucket.num_pixels > _MAX_PIXELS:
@@ -95,20 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose --output") from error
     print(f"video:   {path}\npicture: {path.with_suffix('.png')}")
     return 0
-
-
-def _checkpoint(run_dir: Path, step: int | None) -> Path:
-    from arachne.trainer.checkpoint import checkpoints_dir, newest, verified
-    from arachne.trainer.checkpoint_files import step_name
-
-    if step is None:
-        return newest(run_dir, on_skip=print)
-    path = checkpoints_dir(run_dir) / step_name(step)
-    if not path.is_dir():
-        found = ", ".join(sorted(p.name for p in checkpoints_dir(run_dir).glob("step-*"))) or "none"
-        raise CheckpointError(f"there is no checkpoint of step {step}; found: {found}")
-    verified(path)
-    return path
 
 
 def _usual_bucket(run_dir: Path) -> Bucket:

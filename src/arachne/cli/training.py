@@ -9,9 +9,10 @@ from arachne.cli.run_dir import opened_run_dir
 from arachne.cli.training_display import TrainingDisplay
 from arachne.core.errors import ConfigError
 from arachne.core.rank_log import RankLog
-from arachne.models.wan import import_wan
+from arachne.models.diffusers_module import import_transformer
 from arachne.reporting.run_files import RunWriter, StepMetrics
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.watched import collective_timeout_s, watched
 from arachne.runtime.world import World, default_num_ranks, join_world, leave_world
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import Listener, StepReport, train
@@ -43,19 +44,19 @@ def train_on_ranks(config: RunConfig, *, resume: bool) -> TrainingResult:
     Raises:
         ArachneError: See `core.errors`; a rank's own error arrives as itself.
     """
-    import_wan()  # before the fork: once for all ranks
+    import_transformer(config.model.family)  # before the fork: once for all ranks
     return run_ranks(
         config.run.ranks or default_num_ranks(config.run.device),
         train_rank,
         (config, resume),
         device=config.run.device,
-        timeout_s=config.run.timeout_s,
+        timeout_s=collective_timeout_s(config.run.timeout_s),
     )[0]
 
 
 def train_here(config: RunConfig, *, resume: bool) -> TrainingResult:
     """Train as the rank that torchrun started."""
-    world = join_world(config.run.device, config.run.timeout_s)
+    world = join_world(config.run.device, collective_timeout_s(config.run.timeout_s))
     with opened_run_dir(config, resume=resume) if world.rank == 0 else nullcontext():
         result = train_rank(world, config, resume)
     leave_world()  # not after an error: peers may still wait in a collective
@@ -64,8 +65,12 @@ def train_here(config: RunConfig, *, resume: bool) -> TrainingResult:
 
 def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
     """What every rank runs."""
-    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+    with (
+        TrainingDisplay(config, is_shown=world.rank == 0) as display,
+        watched(world, timeout_s=config.run.timeout_s, report_dir=Path(config.run.dir)) as progress,
+    ):
         session = open_session(world, config, say=display.say, progress=display.progress)
+        session.recorder.progress = progress
         counts = session.prepared.ledger.counts
         display.started(session.prepared.ledger, world.size)
         finished = train(session, listener_of(config, world, display), resume=resume)
@@ -131,5 +136,6 @@ def metrics_of(report: StepReport) -> StepMetrics:
         idle_ratio=None if report.trace is None else report.trace.idle_ratio,
         tokens=sum(clip.num_tokens for clip, is_kept in kept if is_kept),
         modelled_step_s=report.modelled_step_s,
+        launch_error=report.launch_error,
         planner=report.plan.planner,
     )

@@ -122,4 +122,6 @@ def _figures(metrics: StepMetrics, *, is_short: bool) -> str:
             parts.append(f"{metrics.tokens / metrics.step_s:,.0f} tokens/s")
     if metrics.idle_ratio is not None:
         parts.append(f"idle {metrics.idle_ratio:.0%}")
+    if metrics.launch_error is not None and not is_short:
+        parts.append(f"launch times off by {metrics.launch_error:.0%}")
     return "  ".join(parts)

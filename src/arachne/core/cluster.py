@@ -1,6 +1,7 @@
 """The hardware that a plan runs on."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from arachne.core.errors import ConfigError
 
@@ -48,7 +49,8 @@ class Cluster:
         num_nodes: Nodes.
         gpus_per_node: GPUs of each node.
         device: The GPU.
-        intra_node: Connection of two GPUs in one node.
+        intra_node: Connection of two GPUs in one node; its bandwidth is what each GPU gets while
+            all GPUs of the node send.
         inter_node: Connection of two GPUs in different nodes; its bandwidth is that of one NIC.
         nics_per_node: NICs that the GPUs of a node share; 0 is one for each GPU.
         speeds: Of each rank, its computing speed beside the fastest one's, which is 1; empty if
@@ -98,7 +100,34 @@ class Cluster:
         """Computing speed of a rank beside the fastest one's."""
         return self.speeds[rank] if self.speeds else 1.0
 
+    @property
+    def num_nics(self) -> int:
+        """NICs of a node."""
+        return self.nics_per_node or self.gpus_per_node
+
+    def nic_share(self, num_members: int) -> float:
+        """The part of a NIC's bandwidth that each of a node's `num_members` senders gets.
+
+        min(1, NICs / senders): a GPU sends through one NIC, so more NICs than senders help nobody.
+        """
+        return min(1.0, self.num_nics / num_members)
+
     def link_within(self, ranks: tuple[int, ...]) -> Link:
-        """The slowest connection that a group of ranks has to use."""
+        """The connection that each rank of a group has to the others while all of them send.
+
+        Inside one node that is `intra_node`. Across nodes the g ranks of the group's fullest node
+        share its n NICs (a collective is as slow as its slowest member):
+
+            bandwidth = inter_node.bandwidth · min(1, n / g)
+
+        Rings that run side by side send at once, so ask with all ranks of their launch. Ignores
+        other launches on the same NICs; the simulator adds those.
+        """
         nodes = {self.node_of(rank) for rank in ranks}
-        return self.intra_node if len(nodes) == 1 else self.inter_node
+        if len(nodes) == 1:
+            return self.intra_node
+        if self.num_nics >= self.gpus_per_node:
+            return self.inter_node
+        fullest = max(Counter(self.node_of(rank) for rank in ranks).values())
+        bandwidth = self.inter_node.bandwidth_bytes_per_s * self.nic_share(fullest)
+        return replace(self.inter_node, bandwidth_bytes_per_s=bandwidth)

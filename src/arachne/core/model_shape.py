@@ -1,6 +1,6 @@
 """What planning has to know of a model: how pixels become tokens, and how large the layers are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 
 from arachne.core.bucket import Bucket
@@ -93,7 +93,8 @@ class ModelShape:
 
     Attributes:
         family: Name of the model family, a key of `core.families.FAMILIES`.
-        num_layers: Transformer blocks.
+        num_layers: Transformer blocks; with `num_single_layers`, only the dual-stream ones, which
+            have weights of their own for text.
         num_heads: Attention heads of a block.
         head_size: Width of one head; the model is `num_heads * head_size` wide.
         ffn_size: Inner width of the feed-forward layer.
@@ -101,6 +102,9 @@ class ModelShape:
         text_size: Width of the text encoder's token states.
         text_tokens: Text tokens that each clip carries, padding counted.
         freq_size: Width of the sinusoidal timestep embedding.
+        num_single_layers: Blocks after those of `num_layers` in which text and video share weights.
+        num_refiner_layers: Blocks that text tokens pass alone, before they meet the video.
+        pooled_text_size: Width of the one state that sums up the whole caption; 0 without one.
     """
 
     family: str
@@ -112,26 +116,51 @@ class ModelShape:
     text_size: int
     text_tokens: int
     freq_size: int = 256
+    num_single_layers: int = 0
+    num_refiner_layers: int = 0
+    pooled_text_size: int = 0
 
     def __post_init__(self) -> None:
-        sizes = {
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "head_size": self.head_size,
-            "ffn_size": self.ffn_size,
-            "latent_channels": self.latent_channels,
-            "text_size": self.text_size,
-            "text_tokens": self.text_tokens,
-            "freq_size": self.freq_size,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ConfigError(f"model.{name} is {size}; it must be at least 1")
+        for name in _SIZES:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}; it must be at least 1")
+        for name in _OPTIONAL_SIZES:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}; it must be at least 0")
 
     @property
     def hidden_size(self) -> int:
         """Width of the model."""
         return self.num_heads * self.head_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that video tokens pass."""
+        return self.num_layers + self.num_single_layers
+
+
+_OPTIONAL_SIZES = ("num_single_layers", "num_refiner_layers", "pooled_text_size")
+_SIZES = tuple(
+    field.name for field in fields(ModelShape) if field.name not in ("family", *_OPTIONAL_SIZES)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGroup:
+    """Weights that the same tokens meet in matrix products.
+
+    Attributes:
+        num_weights: Weights, each counted once.
+        meets_video: Each video token of a clip meets them.
+        num_other_tokens: Tokens of a clip besides its video that meet them: its text tokens, or 1
+            for what is computed once per clip.
+        is_split: Sequence parallelism shares these tokens out; else every rank computes them all.
+    """
+
+    num_weights: int
+    meets_video: bool = False
+    num_other_tokens: int = 0
+    is_split: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,17 +168,23 @@ class FlopInputs:
     """What one forward pass multiplies; `cost.flops` turns it into FLOPs.
 
     Attributes:
-        weights_per_token: Weights that each video token meets in matrix products.
-        weights_per_text_token: Weights that each text token meets.
-        weights_per_clip: Weights that each clip meets once (timestep embedding).
-        self_attention_layers: Layers in which video tokens attend to all video tokens.
-        cross_attention_layers: Layers in which video tokens attend to the text tokens.
+        weights: All weights that matrix products use, by the tokens that meet them.
+        self_attention_layers: Layers in which all video tokens attend to each other.
+        joint_tokens: Tokens of a clip besides its video that take part in self-attention, and are
+            shared out under sequence parallelism like them: text, in families of joint attention.
+        cross_attention_layers: Layers in which video tokens look at the text tokens.
+        text_attention_layers: Layers in which text tokens attend to each other alone.
         attention_size: Heads × head size.
     """
 
-    weights_per_token: int
-    weights_per_text_token: int
-    weights_per_clip: int
+    weights: tuple[WeightGroup, ...]
     self_attention_layers: int
-    cross_attention_layers: int
+    joint_tokens: int = 0
+    cross_attention_layers: int = 0
+    text_attention_layers: int = 0
     attention_size: int
+
+    @property
+    def num_weights(self) -> int:
+        """Weights that take part in matrix products, each counted once."""
+        return sum(group.num_weights for group in self.weights)

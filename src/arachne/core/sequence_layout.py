@@ -52,6 +52,8 @@ class SequenceLayout:
         gather: Where it is put together again.
         self_attention: Regular expression that fully matches the names of the modules in which
             tokens attend to the whole sequence.
+        blocks: Regular expression that fully matches the names of the transformer blocks, which
+            the model runs in the order of their registration; the first ones may be recomputed.
         streams: Order of the streams in joint attention; one entry for cross-attention models.
     """
 
@@ -59,4 +61,5 @@ class SequenceLayout:
     split_outputs: tuple[SplitOutput, ...]
     gather: GatherOutput
     self_attention: str
+    blocks: str
     streams: tuple[str, ...]

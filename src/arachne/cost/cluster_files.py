@@ -1,21 +1,27 @@
 """Clusters by name: `h100x16` is 16 GPUs as `clusters/h100.toml` describes them.
 
 A cluster file holds one node; a calibrated one of your own is named by its path:
-`runs/mine.tomlx8`.
+`runs/mine.tomlx8`. Nodes of several kinds are joined by +: `h100x8+a100-80gx8`.
 """
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 
 from arachne.core.cluster import Cluster, Device, Link
 from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import convert
+from arachne.cost.mixed_clusters import joined
 
-_NAME = re.compile(r"(?P<file>.+)x(?P<num_gpus>\d+)")
+_PART = re.compile(r"(?P<file>.+?)x(?P<num_gpus>\d+)(?:\+|$)")
+"""One kind of node in a cluster's name; a + inside a file's name is none between two kinds."""
+
+_MAY_BE_ZERO = ("half_rate_tokens", "launch_s", "layer_s", "latency_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +33,17 @@ class ClusterFile:
         device: The GPU.
         intra_node: Connection inside a node.
         inter_node: Connection between nodes.
+        nics_per_node: NICs that the GPUs of a whole node share; 0 is one for each GPU.
+        speeds: Of each GPU of a node, its computing speed beside the fastest one's, which is 1;
+            empty if all are alike.
     """
 
     gpus_per_node: int
     device: Device
     intra_node: Link
     inter_node: Link
+    nics_per_node: int = 0
+    speeds: tuple[float, ...] = ()
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -45,19 +56,28 @@ def cluster_names() -> tuple[str, ...]:
 def load_cluster(name: str) -> Cluster:
     """The cluster called `NAMExGPUS`, for example `h100x16`: two nodes of eight.
 
-    Up to one node's GPUs make one smaller node; more must fill whole nodes.
+    Up to one node's GPUs make one smaller node; more must fill whole nodes. `A+B` has the nodes of
+    A, then those of B (`cost/mixed_clusters.py`).
 
     Raises:
-        ConfigError: The form, the name or the number of GPUs is wrong, or a file cannot be read.
+        ConfigError: The form, the name or the number of GPUs is wrong, a file cannot be read, or
+            nodes of different size are joined.
     """
-    match = _NAME.fullmatch(name.strip())
-    if match is None or int(match["num_gpus"]) < 1:
+    text = name.strip()
+    matches = list(_PART.finditer(text))
+    is_whole = "".join(match[0] for match in matches) == text and not text.endswith("+")
+    if not matches or not is_whole or any(int(match["num_gpus"]) < 1 for match in matches):
         raise ConfigError(
             f"cluster {name!r} is not NAMExGPUS; write for example h100x16; "
             f"known names: {', '.join(cluster_names())}"
         )
-    num_gpus = int(match["num_gpus"])
-    file = _cluster_file(match["file"])
+    parts = [_cluster_of_file(match["file"], int(match["num_gpus"])) for match in matches]
+    return parts[0] if len(parts) == 1 else joined(text, parts)
+
+
+def _cluster_of_file(file_name: str, num_gpus: int) -> Cluster:
+    name = f"{file_name}x{num_gpus}"
+    file = _cluster_file(file_name)
     gpus_per_node = min(num_gpus, file.gpus_per_node)
     if num_gpus % gpus_per_node:
         whole = num_gpus - num_gpus % gpus_per_node
@@ -65,13 +85,16 @@ def load_cluster(name: str) -> Cluster:
             f"cluster {name!r}: {num_gpus} GPUs do not fill nodes of {gpus_per_node}; "
             f"use {whole} or {whole + gpus_per_node}"
         )
+    num_nodes = num_gpus // gpus_per_node
     return Cluster(
-        name=name.strip(),
-        num_nodes=num_gpus // gpus_per_node,
+        name=name,
+        num_nodes=num_nodes,
         gpus_per_node=gpus_per_node,
         device=file.device,
         intra_node=file.intra_node,
         inter_node=file.inter_node,
+        nics_per_node=file.nics_per_node,
+        speeds=file.speeds[:gpus_per_node] * num_nodes,
     )
 
 
@@ -84,6 +107,8 @@ def machine_cluster(
     memory_bytes: float | None = None,
 ) -> Cluster:
     """This machine, before it was measured: figures of `like`, and what the caller found out.
+
+    All its ranks count as equally fast.
 
     Args:
         num_ranks: Ranks of the run.
@@ -114,14 +139,30 @@ def machine_cluster(
         device=device,
         intra_node=file.intra_node,
         inter_node=file.inter_node,
+        nics_per_node=file.nics_per_node,
     )
 
 
 def cluster_file_text(cluster: Cluster, *, comment: str) -> str:
-    """A cluster as the text of a cluster file; `comment` says where the figures come from."""
+    """A cluster as the text of a cluster file; `comment` says where the figures come from.
+
+    Raises:
+        ConfigError: The nodes differ in speed; a cluster file holds one node.
+    """
     device = cluster.device
+    speeds = cluster.speeds[: cluster.gpus_per_node]
+    if cluster.speeds != speeds * cluster.num_nodes:
+        raise ConfigError(
+            f"cluster {cluster.name!r} has nodes of different speeds, but a cluster file holds one "
+            "node; write one file for each kind, and join them by name: AxGPUS+BxGPUS"
+        )
     lines = [f"# {line}" for line in comment.splitlines()]
-    lines += [f"gpus_per_node = {cluster.gpus_per_node}", "", "[device]"]
+    lines.append(f"gpus_per_node = {cluster.gpus_per_node}")
+    if cluster.nics_per_node:
+        lines.append(f"nics_per_node = {cluster.nics_per_node}")
+    if speeds:
+        lines.append(f"speeds = [{', '.join(repr(float(speed)) for speed in speeds)}]")
+    lines += ["", "[device]"]
     lines.append("name = " + '"' + device.name.replace("\\", "\\\\").replace('"', '\\"') + '"')
     numbers = (
         "matmul_flops_per_s",
@@ -160,4 +201,36 @@ def _cluster_file(name: str) -> ClusterFile:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"cannot read cluster file {name!r}: {error}") from error
-    return convert(table, ClusterFile, source=name)
+    file = convert(table, ClusterFile, source=name)
+    problem = next(_wrong_values(file), None)
+    if problem is not None:
+        raise ConfigError(f"cluster file {name!r}: {problem}")
+    return file
+
+
+def _wrong_values(file: ClusterFile) -> Iterator[str]:
+    if file.gpus_per_node < 1:
+        yield f"gpus_per_node is {file.gpus_per_node}; a node has at least one GPU"
+    if file.nics_per_node < 0:
+        yield f"nics_per_node is {file.nics_per_node}; write a count, or 0 for one for each GPU"
+    if file.speeds and len(file.speeds) != file.gpus_per_node:
+        yield (
+            f"speeds has {len(file.speeds)} values for {file.gpus_per_node} GPUs; "
+            "write one for each GPU of a node, or none"
+        )
+    for speed in file.speeds:
+        if not 0.0 < speed <= 1.0:
+            yield f"speeds has {speed}; the fastest GPU has 1, the others less, but more than 0"
+    for section, value in (
+        ("device", file.device),
+        ("intra_node", file.intra_node),
+        ("inter_node", file.inter_node),
+    ):
+        for field in fields(value):
+            number = getattr(value, field.name)
+            may_be_zero = field.name in _MAY_BE_ZERO
+            if isinstance(number, str) or (isfinite(number) and number > 0.0):
+                continue
+            if not (may_be_zero and number == 0.0):
+                needed = "finite and not negative" if may_be_zero else "finite and above 0"
+                yield f"{section}.{field.name} is {number}; it has to be {needed}"

@@ -39,6 +39,11 @@ def all_reduce_s(message_bytes: float, group_size: int, link: Link) -> float:
     return 2.0 * _ring_s(message_bytes, group_size, link)
 
 
+def transfer_s(message_bytes: float, link: Link) -> float:
+    """Seconds in which each rank sends `message_bytes` to one other and receives as much."""
+    return link.latency_s + message_bytes / link.bandwidth_bytes_per_s
+
+
 def _ring_s(message_bytes: float, group_size: int, link: Link) -> float:
     peers = group_size - 1
     return peers * link.latency_s + peers / group_size * message_bytes / link.bandwidth_bytes_per_s

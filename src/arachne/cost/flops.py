@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
-from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
+from arachne.cost.model_counts import model_counts
 
 TRAINING_PASSES = 3
 """Forward, and a backward of twice the forward: one product for the input, one for the weight."""
@@ -16,9 +15,10 @@ class ForwardFlops:
     """The forward pass of one cascade, split by how sequence parallelism shares it out.
 
     Attributes:
-        sharded_matmul: Matrix products on video tokens inside the blocks; every rank does a part.
-        replicated_matmul: Patch embedding, text and timestep; every rank does all of it.
-        self_attention: Video tokens attend to video tokens; shared out by heads.
+        sharded_matmul: Matrix products on the tokens that are split; every rank does a part.
+        replicated_matmul: Patch embedding, text and timestep before the blocks, and the attention
+            of text alone; every rank does all of it.
+        self_attention: Video (and joint text) tokens attend to each other; shared out by heads.
         cross_attention: Video tokens attend to text tokens; shared out by tokens.
     """
 
@@ -47,30 +47,34 @@ class ForwardFlops:
 def forward_flops_split(shape: ModelShape, num_tokens: int, num_clips: int = 1, /) -> ForwardFlops:
     """FLOPs of one forward pass over `num_clips` clips of `num_tokens` tokens each.
 
-    With S video tokens, T text tokens, width d and L layers, for each clip:
+    With S video tokens, T text tokens, J joint tokens (T in families where text takes part in
+    self-attention, else 0) and width d, for each clip:
 
-        2·S·weights_per_token + 2·T·weights_per_text_token + 2·weights_per_clip
-        + 4·S²·d·L (self-attention) + 4·S·T·d·L (cross-attention)
+        Σ over groups of 2·weights·(S, if they meet video, + other tokens)
+        + 4·(S + J)²·d for each layer of self-attention
+        + 4·S·T·d for each layer of cross-attention + 4·T²·d for each layer of text alone
 
     A multiply-add is two operations. Source: counting matrix products, as torch's FlopCounterMode
     does. Ignores norms, activations, softmax and rotary embeddings.
     """
-    family = family_named(shape.family)
-    inputs = family.flop_inputs(shape)
-    num_text_tokens = num_clips * shape.text_tokens
-    embed_weights = shape.latent_channels * prod(family.geometry.patch) * shape.hidden_size
-    pairs = num_clips * num_tokens * num_tokens
-    text_pairs = num_clips * num_tokens * shape.text_tokens
+    inputs = model_counts(shape).flop_inputs
+    text_tokens = shape.text_tokens
+    split, whole = 0, 0
+    for group in inputs.weights:
+        rows = num_tokens * group.meets_video + group.num_other_tokens
+        if group.is_split:
+            split += group.num_weights * rows
+        else:
+            whole += group.num_weights * rows
+    pairs = (num_tokens + inputs.joint_tokens) ** 2 * inputs.self_attention_layers
+    cross_pairs = num_tokens * text_tokens * inputs.cross_attention_layers
+    text_pairs = text_tokens * text_tokens * inputs.text_attention_layers
+    per_pair = 4.0 * num_clips * inputs.attention_size
     return ForwardFlops(
-        sharded_matmul=2.0 * num_clips * num_tokens * (inputs.weights_per_token - embed_weights),
-        replicated_matmul=2.0
-        * (
-            num_clips * num_tokens * embed_weights
-            + num_text_tokens * inputs.weights_per_text_token
-            + num_clips * inputs.weights_per_clip
-        ),
-        self_attention=4.0 * pairs * inputs.attention_size * inputs.self_attention_layers,
-        cross_attention=4.0 * text_pairs * inputs.attention_size * inputs.cross_attention_layers,
+        sharded_matmul=2.0 * num_clips * split,
+        replicated_matmul=2.0 * num_clips * whole + per_pair * text_pairs,
+        self_attention=per_pair * pairs,
+        cross_attention=per_pair * cross_pairs,
     )
 
 
@@ -86,5 +90,4 @@ def training_flops(shape: ModelShape, num_tokens: int, num_clips: int = 1) -> fl
 
 def num_matmul_weights(shape: ModelShape) -> int:
     """Weights that take part in matrix products, each counted once."""
-    inputs = family_named(shape.family).flop_inputs(shape)
-    return inputs.weights_per_token + inputs.weights_per_text_token + inputs.weights_per_clip
+    return model_counts(shape).flop_inputs.num_weights

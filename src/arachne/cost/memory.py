@@ -1,59 +1,149 @@
-"""Memory of one GPU: what stays for the whole run, and what one launch adds."""
+"""Memory of one GPU, item by item: what stays for the whole run, and what one launch adds."""
 
-from arachne.core.families import family_named
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
 from arachne.core.model_shape import ModelShape
+from arachne.core.units import bytes_text
+from arachne.cost.activations import LaunchActivations
+from arachne.cost.model_counts import model_counts
+from arachne.cost.training_state import COMMUNICATOR_BYTES, FULL_TRAINING, TrainingState
 
 _MASTER_BYTES = 4
-"""Gradients, master weights and moments are float32, or wider when the model is."""
+"""Master weights and moments are float32, or wider when the model is."""
+
+_WHOLE_BLOCKS = 2
+"""Blocks that are whole on the GPU where weights are shared out or swapped: the one that computes
+and the one that comes next."""
 
 
-def resident_bytes(shape: ModelShape, world_size: int, element_bytes: int) -> float:
-    """Bytes that every rank holds all the time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Bytes of one GPU, by what they are for.
 
-    With P parameters of e bytes and sums of s = max(4, e) bytes:
-
-        P·e (weights) + P·s (gradients) + 3·P·s / world (master and two moments, sharded)
-
-    Source: ZeRO stage 1 (Rajbhandari et al., 2020). Ignores communicators and allocator reserve.
+    Attributes:
+        weights: In the model's own type, or as frozen weights are stored.
+        gradients: The buffer that launches add to.
+        optimizer: Master weights and two moments, shared out over all ranks.
+        encoders: Frozen text encoder and autoencoder.
+        communicators: Of NCCL.
+        activations: Kept from forward to backward.
+        workspace: One block's backward.
+        reserve: Held by the allocator beyond all this.
     """
-    num_parameters = family_named(shape.family).num_parameters(shape)
-    state_bytes = max(_MASTER_BYTES, element_bytes)
-    return num_parameters * (element_bytes + state_bytes + 3.0 * state_bytes / world_size)
+
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    encoders: float = 0.0
+    communicators: float = 0.0
+    activations: float = 0.0
+    workspace: float = 0.0
+    reserve: float = 0.0
+
+    @property
+    def items(self) -> tuple[tuple[str, float], ...]:
+        """What is not nothing, as (name, bytes)."""
+        pairs = [(field.name, float(getattr(self, field.name))) for field in fields(self)]
+        return tuple(pair for pair in pairs if pair[1] > 0.0)
+
+    @property
+    def resident(self) -> float:
+        """What stays for the whole run."""
+        return self.weights + self.gradients + self.optimizer + self.encoders + self.communicators
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.resident + self.activations + self.workspace + self.reserve
+
+    @property
+    def text(self) -> str:
+        """The sum as people read it: `weights 25.6 GB + gradients 51.3 GB = 76.9 GB`."""
+        parts = " + ".join(f"{name} {bytes_text(size)}" for name, size in self.items)
+        return f"{parts} = {bytes_text(self.total)}"
 
 
-def activation_bytes(
-    shape: ModelShape, num_tokens: int, num_clips: int, degree: int, element_bytes: int
-) -> float:
-    """Bytes that one rank keeps between forward and backward of a launch, without recomputation.
+@lru_cache(maxsize=1024)
+def resident_use(
+    shape: ModelShape, world_size: int, element_bytes: int, state: TrainingState, /
+) -> MemoryUse:
+    """What every rank holds all the time.
 
-    With width d, feed-forward width f, L layers, e bytes an element and i = 1 where e < 4 (norms,
-    modulation and rotary embedding then keep float32 copies), else 0:
+    With P parameters of e bytes, of them B in L blocks (b bytes each), n of these blocks swapped,
+    A parameters trained (P, or those of adapters), gradients of g bytes, optimizer state of
+    s = max(4, e) bytes and weights shared out over q ranks:
 
-        per video token and layer   (22·d + 2·f)·e + 24·d·i    shared out over the degree
-        per text token and layer    4·d·e + 4·d·i              whole on every rank
+        weights   = ((P − B)·e + B·b·(L − n)/L) / q (+ A·e of adapters) + 2 blocks if n > 0 or q > 1
+        gradients = A·g / q        optimizer = 3·s·A / world
 
-    for L + 1 layers; the extra one stands for the backward's temporaries (assumption). Source:
-    storages saved for the backward in diffusers' WanTransformer3DModel, counted with
-    `torch.autograd.graph.saved_tensors_hooks`. Ignores embeddings and fragmentation.
+    Source: ZeRO stages 1 and 3 (Rajbhandari et al., 2020). Ignores the one gradient that autograd
+    has just made and the bucket that is on its way to the host.
     """
-    d, f = shape.hidden_size, shape.ffn_size
-    is_low_precision = element_bytes < 4
-    token_bytes = (22 * d + 2 * f) * element_bytes + 24 * d * is_low_precision
-    text_token_bytes = 4 * d * element_bytes + 4 * d * is_low_precision
-    tokens_bytes = num_tokens / degree * token_bytes + shape.text_tokens * text_token_bytes
-    return (shape.num_layers + 1) * num_clips * tokens_bytes
-
-
-def launch_bytes(
-    shape: ModelShape,
-    num_tokens: int,
-    num_clips: int,
-    degree: int,
-    *,
-    world_size: int,
-    element_bytes: int,
-) -> float:
-    """Memory that one rank of a launch needs in all: resident state and activations."""
-    return resident_bytes(shape, world_size, element_bytes) + activation_bytes(
-        shape, num_tokens, num_clips, degree, element_bytes
+    counts = model_counts(shape)
+    in_blocks = counts.block_parameters * shape.num_blocks
+    base_bytes = state.base_bytes(element_bytes)
+    num_trainable = state.num_trainable(shape)
+    swapped = min(state.swapped_layers, shape.num_blocks)
+    here = in_blocks * (1.0 - swapped / shape.num_blocks) * base_bytes
+    weights = ((counts.parameters - in_blocks) * element_bytes + here) / state.parameter_shards
+    if swapped or state.parameter_shards > 1:
+        weights += min(_WHOLE_BLOCKS, shape.num_blocks) * counts.block_parameters * base_bytes
+    if state.num_adapter_weights is not None:
+        weights += num_trainable * element_bytes
+    gradient_bytes = state.gradient_bytes(element_bytes)
+    return MemoryUse(
+        weights=weights,
+        gradients=num_trainable * gradient_bytes / state.parameter_shards,
+        optimizer=3.0 * max(_MASTER_BYTES, element_bytes) * num_trainable / world_size,
+        encoders=state.frozen_encoder_bytes,
+        communicators=state.num_communicators * COMMUNICATOR_BYTES,
     )
+
+
+def launch_use(
+    resident: MemoryUse,
+    made: LaunchActivations,
+    recompute_layers: int = 0,
+    state: TrainingState = FULL_TRAINING,
+) -> MemoryUse:
+    """What one rank of a training launch needs in all, at a recompute level.
+
+    The reserve is a share of what the launch adds: what stays for the whole run is allocated once
+    and leaves no holes.
+
+    Args:
+        resident: What it holds all the time.
+        made: What the launch keeps if nothing is recomputed.
+        recompute_layers: Blocks that are.
+        state: Where block inputs lie, and how much is reserved.
+    """
+    kept = made.kept_bytes(recompute_layers, are_inputs_on_host=state.are_inputs_on_host)
+    return MemoryUse(  # written out: `replace` takes three times as long, in every question
+        weights=resident.weights,
+        gradients=resident.gradients,
+        optimizer=resident.optimizer,
+        encoders=resident.encoders,
+        communicators=resident.communicators,
+        activations=kept,
+        workspace=made.work_bytes,
+        reserve=state.reserve_share * (kept + made.work_bytes),
+    )
+
+
+def fitting_use(
+    resident: MemoryUse,
+    made: LaunchActivations,
+    levels: tuple[int, ...],
+    memory_bytes: float,
+    state: TrainingState = FULL_TRAINING,
+) -> tuple[int, MemoryUse]:
+    """The first of some recompute levels at which a launch fits, or the last one; and its memory.
+
+    `levels` ascend, so that each needs no more than the one before it.
+    """
+    for level in levels[:-1]:
+        use = launch_use(resident, made, level, state)
+        if use.total <= memory_bytes:
+            return level, use
+    return levels[-1], launch_use(resident, made, levels[-1], state)

@@ -1,10 +1,14 @@
 """Write a file so that a reader finds the old one, the new one, or none, but never a part."""
 
 import os
+import time
 from pathlib import Path
 from uuid import uuid4
 
 from arachne.core.errors import DataError
+
+_LEFTOVER_S = 3600.0
+"""No file takes this long to write; clocks of two machines differ by less."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -27,6 +31,17 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise DataError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what kills left below a folder an hour ago or earlier; younger ones may be in use."""
+    oldest_s = time.time() - _LEFTOVER_S
+    for path in folder.rglob(".*.tmp"):
+        try:
+            if path.stat().st_mtime < oldest_s:
+                path.unlink()
+        except FileNotFoundError:  # renamed or deleted meanwhile
+            continue
 
 
 def _sync_folder(folder: Path) -> None:

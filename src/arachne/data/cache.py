@@ -97,7 +97,8 @@ class LatentCache:
             "shape": json.dumps(list(whole.shape)),
             "sha256": _sha256(whole),
         }
-        write_whole(self.path_of(key), save({_TENSOR: whole}, metadata=metadata))
+        content = _in_key_order(save({_TENSOR: whole}, metadata=metadata))
+        write_whole(self.path_of(key), content)
 
 
 def _damaged(path: Path) -> str:
@@ -106,6 +107,18 @@ def _damaged(path: Path) -> str:
 
 def _sha256(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _in_key_order(content: bytes) -> bytes:
+    """A safetensors file with its header's keys sorted: the library's order is a new one each time.
+
+    So equal arrays of one key are equal files, whoever wrote them.
+    """
+    (header_bytes,) = struct.unpack("<Q", content[:8])
+    table = json.loads(content[8 : 8 + header_bytes])
+    header = json.dumps(table, sort_keys=True, separators=(",", ":")).encode()
+    assert len(header) <= header_bytes, "only the order of the keys may differ"
+    return content[:8] + header.ljust(header_bytes) + content[8 + header_bytes :]
 
 
 class _Header:

@@ -9,6 +9,7 @@ import numpy as np
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
+from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.picture_source import picture_frames
 from arachne.data.probe import is_picture_file, timeline_of
 from arachne.data.timed_frame import Pixels, TimedFrame
@@ -22,24 +23,34 @@ _LOST_SHARE = 0.1
 """Hidden reference frames (VP8) are packets that show nothing: so many frames may be missing."""
 
 
-def decode_clip(path: Path, span: TimeSpan | None, bucket: Bucket, fps: float) -> Pixels:
+def decode_clip(
+    file: Path | MediaFile,
+    span: TimeSpan | None,
+    bucket: Bucket,
+    fps: float,
+    *,
+    into: Pixels | None = None,
+) -> Pixels:
     """The clip's frames [F, H, W, 3], where frame k is the source frame nearest to k / fps.
 
     Frames are scaled down until they just cover the bucket, in their own aspect ratio; what
     stands out on both sides is cropped. Decoding begins at the keyframe before the span and ends
-    with the last frame that is needed.
+    with the last frame that is needed. They are written to `into` where it is given.
 
     Raises:
         DataError: The file cannot be decoded, or decoding gives fewer frames than the bucket needs.
     """
-    timeline = timeline_of(path)
+    media = as_media_file(file)
+    timeline = timeline_of(media)
     part = cut(timeline, span)
-    if is_picture_file(path):
-        source = picture_frames(path, timeline)
+    if is_picture_file(media):
+        source = picture_frames(media, timeline)
     else:
-        source = video_frames(path, timeline, part.first)
+        source = video_frames(media, timeline, part.first)
     picked = _pick(_within(source, part), timeline, part, bucket, fps)
-    pixels = np.empty((bucket.frames, bucket.height, bucket.width, 3), dtype=np.uint8)
+    shape = (bucket.frames, bucket.height, bucket.width, 3)
+    pixels = np.empty(shape, dtype=np.uint8) if into is None else into
+    assert pixels.shape == shape, pixels.shape
     width, height = cover_size(timeline.width, timeline.height, bucket)
     top, left = (height - bucket.height) // 2, (width - bucket.width) // 2
     for index, is_repeat, frame in picked:

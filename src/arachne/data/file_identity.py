@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from arachne.data.media_file import MediaFile, as_media_file
+
 T = TypeVar("T")
 Identity = tuple[int, int, int, int, int]
 
@@ -20,23 +22,27 @@ def identity_of(path: Path) -> Identity:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def remembered(read: Callable[[Path], T], max_files: int) -> Callable[[Path], T]:
-    """`read`, with the answers for the last `max_files` unchanged files kept."""
+def remembered(read: Callable[[MediaFile], T], max_files: int) -> Callable[[Path | MediaFile], T]:
+    """`read`, with the answers for the last `max_files` unchanged files kept.
+
+    What it gives also takes a path, which means the whole file.
+    """
 
     @lru_cache(maxsize=max_files)
-    def read_once(path: Path, _identity: Identity) -> T:
-        return read(path)
+    def read_once(file: MediaFile, _identity: Identity) -> T:
+        return read(file)
 
-    def read_or_remember(path: Path) -> T:
-        return read_once(path, identity_of(path))
+    def read_or_remember(file: Path | MediaFile) -> T:
+        media = as_media_file(file)
+        return read_once(media, identity_of(media.path))
 
     return read_or_remember
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _hash(file: MediaFile) -> str:
+    with file.open() as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-content_of: Callable[[Path], str] = remembered(_hash, max_files=1024)
-"""SHA-256 of a file's bytes, in hex."""
+content_of: Callable[[Path | MediaFile], str] = remembered(_hash, max_files=1024)
+"""SHA-256 of a file's bytes, or of a slice's, in hex."""

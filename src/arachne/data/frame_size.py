@@ -38,8 +38,7 @@ def frame_size(
 ) -> FrameSize | NoFrameSize:
     """The size that a frame of width × height pixels trains in; the rule is this file's text."""
     budget = resolution * resolution
-    scale = min(1.0, sqrt(budget / (width * height)))
-    ideal = (width * scale, height * scale)
+    ideal = ideal_size(width, height, resolution)
     for name, side, multiple in zip(("width", "height"), ideal, side_multiple, strict=True):
         if side < multiple - 1e-6:
             return NoFrameSize(
@@ -63,6 +62,12 @@ def frame_size(
             f"more than {MAX_CROPPED_SHARE:.0%}; raise the resolution"
         )
     return best
+
+
+def ideal_size(width: int, height: int, resolution: int) -> tuple[float, float]:
+    """Step 1 of the rule: at most resolution² pixels, in the frame's own aspect ratio."""
+    scale = min(1.0, sqrt(resolution * resolution / (width * height)))
+    return width * scale, height * scale
 
 
 def _neighbours(side: float, multiple: int) -> tuple[int, int]:

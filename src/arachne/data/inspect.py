@@ -1,5 +1,6 @@
 """Inspect a dataset: probe every file, shape every clip, and say what became of it."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,7 +16,7 @@ from arachne.data.file_identity import content_of
 from arachne.data.layouts import read_clips
 from arachne.data.probe import timeline_of
 from arachne.data.shapes import ShapeRules, shape_of
-from arachne.data.source_path import source_path
+from arachne.data.source_media import source_media
 from arachne.data.timeline import Timeline, facts_of
 
 Progress = Callable[[int, int], None]
@@ -34,6 +35,9 @@ class _FileJob:
 
 
 _Rows = list[tuple[int, LedgerRow]]
+
+_MAX_CHUNK = 32
+"""Files that are sent to a process at once; a progress bar moves in such steps."""
 
 
 def inspect_dataset(
@@ -56,6 +60,18 @@ def inspect_dataset(
     """
     rules.check(geometry)
     clips = read_clips(root, missing_caption)
+    return inspect_clips(root, clips, rules, geometry, num_workers, progress)
+
+
+def inspect_clips(
+    root: Path,
+    clips: Sequence[Clip],
+    rules: ShapeRules,
+    geometry: Geometry,
+    num_workers: int,
+    progress: Progress | None = None,
+) -> Ledger:
+    """The ledger of some clips of a dataset; `inspect_dataset` has the rest."""
     jobs = _jobs(root, clips, rules, geometry)
     is_inline = num_workers <= 1 or len(jobs) == 1
     finished = map(_inspect_file, jobs) if is_inline else _in_processes(jobs, num_workers)
@@ -95,9 +111,9 @@ def _jobs(
 def _inspect_file(job: _FileJob) -> _Rows:
     content = ""
     try:
-        path = source_path(job.root, job.path)
-        content = content_of(path)
-        timeline = timeline_of(path)
+        file = source_media(job.root, job.path)
+        content = content_of(file)
+        timeline = timeline_of(file)
     except DataError as error:
         reason = str(error)
     except OSError as error:
@@ -134,26 +150,42 @@ def _span_note(clip: Clip, timeline: Timeline) -> str:
 
 
 def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]:
-    """Rows of each job as it finishes; jobs that were in a pool that broke run again, alone."""
-    orphans: list[_FileJob] = []
-    context = get_context("spawn")
-    with ProcessPoolExecutor(min(num_workers, len(jobs)), mp_context=context) as pool:
-        waiting: dict[Future[_Rows], _FileJob] = {}
-        for job in jobs:
-            try:
-                waiting[pool.submit(_inspect_file, job)] = job
-            except BrokenProcessPool:
-                orphans.append(job)
-        while waiting:
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                job = waiting.pop(future)
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    orphans.append(job)
-    for job in orphans:
-        yield _alone(job)
+    """Rows of some jobs as they finish.
+
+    Few jobs are in a pool at a time: when it breaks these run again, each alone, and a new pool
+    takes over.
+    """
+    chunks = deque(_chunks(jobs, num_workers))
+    while chunks:
+        suspects: list[_FileJob] = []
+        with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+            running: dict[Future[_Rows], Sequence[_FileJob]] = {}
+            while running or (chunks and not suspects):
+                while chunks and not suspects and len(running) < 2 * num_workers:
+                    chunk = chunks.popleft()
+                    try:
+                        running[pool.submit(_inspect_files, chunk)] = chunk
+                    except BrokenProcessPool:
+                        suspects += chunk
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    chunk = running.pop(future)
+                    try:
+                        yield future.result()
+                    except BrokenProcessPool:
+                        suspects += chunk
+        for job in suspects:
+            yield _alone(job)
+
+
+def _chunks(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[Sequence[_FileJob]]:
+    """Jobs that one process takes at once, so that sending them costs little."""
+    size = min(_MAX_CHUNK, max(1, len(jobs) // (4 * num_workers)))
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]
+
+
+def _inspect_files(jobs: Sequence[_FileJob]) -> _Rows:
+    return [row for job in jobs for row in _inspect_file(job)]
 
 
 def _alone(job: _FileJob) -> _Rows:

@@ -1,6 +1,20 @@
-"""Read which clips a dataset holds: a folder with `metadata.csv`, or with sidecar captions."""
+"""Find out how a dataset lists its clips, and read the list; no media file is opened.
+
+A dataset is a folder, of which the first of these counts, or one table or shard in it.
+
+| layout | looks like |
+|---|---|
+| table | `metadata.csv`, `.json`, `.jsonl` or `.parquet` |
+| lists | `videos.txt` and `prompts.txt`, line by line |
+| shards | WebDataset's `*.tar`, a clip and its caption as members `a.mp4` and `a.txt` |
+| table | of any other name, the folder's only one |
+| sidecar | media files anywhere below, `a.mp4` with its caption in `a.txt` |
+"""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -8,26 +22,67 @@ from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.units import count_text
 from arachne.data.captions import as_caption, read_text
-from arachne.data.metadata_table import read_metadata_table
+from arachne.data.clip_table import table_clips
+from arachne.data.media_suffixes import has_media_name, is_hidden
+from arachne.data.shard_clips import shard_clips
 from arachne.data.source_path import source_path
+from arachne.data.table_rows import TABLE_SUFFIXES, read_table
 from arachne.data.uncaptioned import Uncaptioned
 
 MissingCaption = Literal["error", "empty"]
 
-METADATA_NAME = "metadata.csv"
-MEDIA_SUFFIXES = frozenset(
-    {".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts"}
-    | {".ogv", ".flv", ".wmv", ".gif"}
-    | {".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp", ".tif", ".tiff"}
-)
-"""What counts as media where no table lists the files."""
+TABLE_STEM = "metadata"
+VIDEO_LIST = "videos.txt"
+CAPTION_LISTS = ("prompts.txt", "captions.txt", "prompt.txt", "caption.txt")
+SHARD_SUFFIX = ".tar"
+PACKED_SUFFIXES = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a dataset lists its clips.
+
+    Attributes:
+        name: For people: `table metadata.csv`.
+        read: The clips, in the dataset's order; raises DataError.
+    """
+
+    name: str
+    read: Callable[[], list[Uncaptioned]]
+
+
+def detected_layout(root: Path) -> Layout:
+    """The layout of the dataset in a folder, or of the one that a table or shard lists.
+
+    Raises:
+        DataError: There is no such folder or file, or two tables or lists are possible.
+    """
+    if root.is_file():
+        return _layout_of_file(root.parent, root.name)
+    if not root.is_dir():
+        raise DataError(f"there is no folder {str(root)!r}; name the folder that holds the clips")
+    names = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+    tables = [name for name in names if Path(name).suffix.lower() in TABLE_SUFFIXES]
+    named = [name for name in tables if Path(name).stem == TABLE_STEM]
+    shards = [name for name in names if _is_shard(root / name)]
+    # Any other JSON file may be a sidecar or a tool's settings.
+    others = [name for name in tables if not name.lower().endswith(".json")]
+    if named:
+        return _layout_of_table(root, named)
+    if VIDEO_LIST in names:
+        return _layout_of_lists(root, names)
+    if shards:
+        return _layout_of_shards(root, shards)
+    if others:
+        return _layout_of_table(root, others)
+    _refuse_packed_shards(root, names)
+    return Layout(name="sidecar captions", read=partial(_sidecar_clips, root))
 
 
 def read_clips(root: Path, missing_caption: str) -> tuple[Clip, ...]:
-    """The clips of a dataset, in the table's order or sorted by path; no media file is opened.
+    """The clips of a dataset, in its table's order or sorted by path.
 
-    With `metadata.csv`, its rows; else every media file below `root`, `a.mp4` with its caption in
-    `a.txt`. Files and folders whose names begin with a dot are not looked at.
+    Files and folders whose names begin with a dot are not looked at.
 
     Raises:
         DataError: There is no dataset, the table cannot be read, or a caption is missing and
@@ -38,20 +93,102 @@ def read_clips(root: Path, missing_caption: str) -> tuple[Clip, ...]:
         raise ConfigError(
             f"data.missing_caption is {missing_caption!r}; it must be 'error' or 'empty'"
         )
-    if not root.is_dir():
-        raise DataError(f"there is no folder {str(root)!r}; name the folder that holds the clips")
-    if os.path.lexists(root / METADATA_NAME):
-        table = source_path(root, METADATA_NAME)
-        found = read_metadata_table(read_text(table, METADATA_NAME), METADATA_NAME)
-    else:
-        found = _sidecar_clips(root)
+    found = detected_layout(root).read()
     if not found:
         raise DataError(
-            f"{str(root)!r} holds no clip; add {METADATA_NAME} with columns video and caption, "
+            f"{str(root)!r} holds no clip; add {TABLE_STEM}.csv with columns video and caption, "
             "or media files with captions such as a.mp4 and a.txt"
         )
     _refuse_missing(found, missing_caption)
     return tuple(Clip(path=c.path, caption=c.caption or "", span=c.span) for c in found)
+
+
+def _is_shard(path: Path) -> bool:
+    return path.suffix.lower() == SHARD_SUFFIX and path.is_file()
+
+
+def _layout_of_file(root: Path, name: str) -> Layout:
+    suffix = Path(name).suffix.lower()
+    if suffix in TABLE_SUFFIXES:
+        return _layout_of_table(root, [name])
+    if suffix == SHARD_SUFFIX:
+        return _layout_of_shards(root, [name])
+    _refuse_packed_shards(root, [name])
+    raise DataError(
+        f"{str(root / name)!r} lists no clips; name a folder, a table "
+        f"({', '.join(TABLE_SUFFIXES)}) or a shard ({SHARD_SUFFIX})"
+    )
+
+
+def _layout_of_table(root: Path, tables: list[str]) -> Layout:
+    if len(tables) > 1:
+        raise DataError(
+            f"{str(root)!r} holds {count_text(len(tables), 'table')}: {', '.join(tables[:4])}; "
+            f"name the one that lists the clips as the dataset, or call it "
+            f"{TABLE_STEM}{Path(tables[0]).suffix}"
+        )
+    return Layout(name=f"table {tables[0]}", read=partial(_table, root, tables[0]))
+
+
+def _layout_of_lists(root: Path, names: list[str]) -> Layout:
+    captions = [name for name in CAPTION_LISTS if name in names]
+    if len(captions) > 1:
+        raise DataError(
+            f"{str(root)!r} holds {' and '.join(captions)} beside {VIDEO_LIST}; keep one"
+        )
+    captions_name = captions[0] if captions else None
+    return Layout(
+        name=f"lists {VIDEO_LIST} and {captions_name or 'no captions'}",
+        read=partial(_listed_clips, root, captions_name),
+    )
+
+
+def _layout_of_shards(root: Path, shards: list[str]) -> Layout:
+    name = f"shard {shards[0]}" if len(shards) == 1 else f"{len(shards)} shards *{SHARD_SUFFIX}"
+    return Layout(name=name, read=partial(shard_clips, root, shards))
+
+
+def _refuse_packed_shards(root: Path, names: list[str]) -> None:
+    packed = [name for name in names if name.lower().endswith(PACKED_SUFFIXES)]
+    if packed:
+        raise DataError(
+            f"{str(root / packed[0])!r} is compressed, so that clips cannot be read in place; "
+            "decompress it to a .tar"
+        )
+
+
+def _table(root: Path, name: str) -> list[Uncaptioned]:
+    @cache
+    def media_by_stem() -> dict[str, str]:
+        return {Path(path).stem: path for path in reversed(_media_below(root))}
+
+    def find_media(video_id: str) -> str:
+        """A file that is not there is rejected later, by name."""
+        return media_by_stem().get(video_id, f"{video_id}.mp4")
+
+    return table_clips(read_table(source_path(root, name), name), find_media)
+
+
+def _listed_clips(root: Path, captions_name: str | None) -> list[Uncaptioned]:
+    paths = _lines(root, VIDEO_LIST)
+    captions = _lines(root, captions_name) if captions_name else [None] * len(paths)
+    if len(paths) != len(captions):
+        raise DataError(
+            f"{VIDEO_LIST} has {count_text(len(paths), 'line')} but {captions_name} "
+            f"{len(captions)}; line k of one belongs to line k of the other"
+        )
+    for number, path in enumerate(paths, start=1):
+        if not path:
+            raise DataError(f"{VIDEO_LIST} line {number} names no file")
+    return [
+        Uncaptioned(path=path.replace("\\", "/").removeprefix("./"), caption=caption)
+        for path, caption in zip(paths, captions, strict=True)
+    ]
+
+
+def _lines(root: Path, name: str) -> list[str]:
+    lines = as_caption(read_text(source_path(root, name), name)).split("\n")
+    return [line.strip() for line in lines] if lines != [""] else []
 
 
 def _refuse_missing(found: list[Uncaptioned], missing_caption: str) -> None:
@@ -67,17 +204,22 @@ def _refuse_missing(found: list[Uncaptioned], missing_caption: str) -> None:
 
 
 def _sidecar_clips(root: Path) -> list[Uncaptioned]:
+    return [
+        Uncaptioned(path=path, caption=_sidecar_caption(root, path)) for path in _media_below(root)
+    ]
+
+
+def _media_below(root: Path) -> list[str]:
+    """Paths of all media files below a folder, relative to it, sorted."""
     paths: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if name.startswith(".") or Path(name).suffix.lower() not in MEDIA_SUFFIXES:
-                continue
-            paths.append((Path(folder) / name).relative_to(root).as_posix())
+        media = [name for name in names if has_media_name(name) and not is_hidden(name)]
+        paths += [(Path(folder) / name).relative_to(root).as_posix() for name in media]
     for path in paths:
         if not path.isprintable() and any("\ud800" <= char <= "\udfff" for char in path):
             raise DataError(f"file name {path!r} is not UTF-8; rename the file")
-    return [Uncaptioned(path=p, caption=_sidecar_caption(root, p)) for p in sorted(paths)]
+    return sorted(paths)
 
 
 def _sidecar_caption(root: Path, path: str) -> str | None:

@@ -14,6 +14,17 @@ MAX_FRAMES = 2**20
 MAX_PICTURE_FRAMES = 4096
 """Frames of an animated picture, each of which has to be decoded to learn its duration."""
 
+MAX_ANIMATION_PIXELS = 2**30
+"""Pixels of all frames of an animated picture, such as 1,000 of 1024x1024: seconds of decoding."""
+
+MAX_DECODE_BYTES = 2**32
+"""Memory for decoding one clip, its own pixels apart: H.264 and HEVC keep up to 16 frames to refer
+to, which at MAX_FRAME_PIXELS, 10 bits and 4:2:0 (3 bytes a pixel) are 3.2 GB."""
+
+MAX_DECODE_S = 600.0
+"""*Assumption*: a clip that is decoded for longer is not worth it. Counts the keyframe's distance
+from the span, which in a file without index is the file's beginning."""
+
 
 def check_frame_size(width: int, height: int) -> None:
     """Refuse a frame before it is decoded.

@@ -6,18 +6,20 @@ GIF is read as video, which learns its times without decoding each frame.
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence
 
 from arachne.core.errors import DataError
-from arachne.data.limits import MAX_PICTURE_FRAMES, check_frame_size
+from arachne.data.limits import MAX_ANIMATION_PIXELS, MAX_PICTURE_FRAMES, check_frame_size
+from arachne.data.media_file import MediaFile
 from arachne.data.timed_frame import Pixels, TimedFrame
 from arachne.data.timeline import Timeline
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF", "MPO")
+_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF")
+"""Pillow's; its JPEG reads MPO too, a camera's JPEG with a second picture behind it."""
+
 _ANIMATED = ("PNG", "WEBP", "AVIF")
 _SWAPPING = (5, 6, 7, 8)
 """EXIF orientations that turn a picture by a quarter."""
@@ -37,13 +39,13 @@ def is_picture(head: bytes) -> bool:
     )
 
 
-def scan_picture(path: Path) -> Timeline:
+def scan_picture(file: MediaFile) -> Timeline:
     """The timeline of a picture; a still is one frame.
 
     Raises:
         DataError: It cannot be decoded, or is over a limit.
     """
-    with _opened(path) as image:
+    with _opened(file) as image:
         width, height = image.size
         if image.getexif().get(_EXIF_ORIENTATION) in _SWAPPING:
             width, height = height, width
@@ -59,13 +61,13 @@ def scan_picture(path: Path) -> Timeline:
     )
 
 
-def picture_frames(path: Path, timeline: Timeline) -> Iterator[TimedFrame]:
+def picture_frames(file: MediaFile, timeline: Timeline) -> Iterator[TimedFrame]:
     """All frames of a picture, in order.
 
     Raises:
         DataError: It cannot be decoded.
     """
-    with _opened(path) as image:
+    with _opened(file) as image:
         for index, frame in enumerate(ImageSequence.Iterator(image)):
             if index >= timeline.num_frames:
                 return
@@ -79,13 +81,13 @@ def picture_frames(path: Path, timeline: Timeline) -> Iterator[TimedFrame]:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[Any, None, None]:
+def _opened(file: MediaFile) -> Generator[Any, None, None]:
     """An image whose size was checked before any of its pixels was decoded."""
     try:
         with warnings.catch_warnings():
             # Pillow warns below its own limit; ours, checked next, is lower still.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+            with file.open() as opened, Image.open(opened, formats=_FORMATS) as image:
                 check_frame_size(*image.size)
                 yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
@@ -97,6 +99,12 @@ def _times_s(image: Any) -> tuple[list[float], float]:
     count = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
     if count > MAX_PICTURE_FRAMES:
         raise DataError(f"it has {count:,} frames; the limit is {MAX_PICTURE_FRAMES:,}")
+    width, height = image.size
+    if count > 1 and count * width * height > MAX_ANIMATION_PIXELS:
+        raise DataError(
+            f"it has {count:,} frames of {width}x{height}; the limit is {MAX_ANIMATION_PIXELS:,} "
+            "pixels in all; store it as a video"
+        )
     starts_s: list[float] = []
     end_s = 0.0
     for index in range(count):

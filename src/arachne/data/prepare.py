@@ -1,45 +1,14 @@
-"""Prepare clips for training: decode, encode, cache. What is cached already is left alone."""
+"""What training needs of each clip: which cached arrays, which of them are missing, and whose clip
+turned out to be unusable."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from arachne.core.errors import DataError
-from arachne.core.ledger import LedgerRow
+from arachne.core.ledger import Ledger, LedgerRow
 from arachne.data.cache import LatentCache, text_key, video_key
-from arachne.data.decode import decode_clip
-from arachne.data.file_identity import content_of
 from arachne.data.inspect import rejected
-from arachne.data.source_path import source_path
-
-
-class VideoEncoder(Protocol):
-    """Turns pixels into latents."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Differs whenever the latents of the same pixels would differ."""
-        ...
-
-    def encode(self, frames: NDArray[np.uint8], /) -> NDArray[np.float32]:
-        """Latents [C, f, h, w] of frames [F, H, W, 3]."""
-        ...
-
-
-class TextEncoder(Protocol):
-    """Turns words into token states."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Differs whenever the states of the same words would differ."""
-        ...
-
-    def encode(self, caption: str, /) -> NDArray[np.float32]:
-        """Token states [L, D] of a caption."""
-        ...
+from arachne.data.rejections import Rejections
 
 
 def keys_of(
@@ -53,66 +22,92 @@ def keys_of(
     )
 
 
-def missing(
-    rows: Iterable[LedgerRow],
-    cache: LatentCache,
-    fps: float,
-    video_fingerprint: str,
-    text_fingerprint: str,
-) -> tuple[LedgerRow, ...]:
-    """The usable rows of which latents or token states are not cached yet, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latents:
+    """A clip's latents as a piece of work; clips of the same bytes, span and shape share them."""
 
-    Callers may spread them over processes and machines; work done twice is stored once.
+    key: str
+    row: LedgerRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStates:
+    """A caption's token states as a piece of work; clips of the same caption share them."""
+
+    key: str
+    caption: str
+
+
+Piece = Latents | TokenStates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A cache, and what tells its arrays apart.
+
+    Attributes:
+        cache_dir: The cache's folder; claims and rejections lie in it too.
+        fps: Frames per second of the latents.
+        video_fingerprint: Names the video encoder.
+        text_fingerprint: Names the text encoder.
     """
-    return tuple(
-        row
-        for row in rows
-        if row.status != "rejected"
-        and not all(map(cache.has, keys_of(row, fps, video_fingerprint, text_fingerprint)))
-    )
 
+    cache_dir: Path
+    fps: float
+    video_fingerprint: str
+    text_fingerprint: str
 
-def encode_clip(
-    row: LedgerRow,
-    root: Path,
-    fps: float,
-    video_encoder: VideoEncoder,
-    text_encoder: TextEncoder,
-    cache: LatentCache,
-) -> LedgerRow:
-    """The row itself once its latents and token states are cached, or a rejected row.
+    @property
+    def cache(self) -> LatentCache:
+        """The arrays."""
+        return LatentCache(self.cache_dir)
 
-    A clip that cannot be decoded, or whose file has changed since it was inspected, comes back as
-    rejected with the reason; the run goes on without it.
+    @property
+    def rejections(self) -> Rejections:
+        """Clips that were tried, and cannot be prepared."""
+        return Rejections(self.cache_dir / "rejected")
 
-    Raises:
-        DataError: The cache cannot be written.
-    """
-    if row.bucket is None:
-        return row
-    latents_key, states_key = keys_of(row, fps, video_encoder.fingerprint, text_encoder.fingerprint)
-    if not cache.has(latents_key):
-        try:
-            latents = _latents(row, root, fps, video_encoder)
-        except DataError as error:
-            return rejected(row.clip, str(error), row.content, row.arithmetic)
-        cache.put(latents_key, latents)
-    if not cache.has(states_key):
-        states = np.asarray(text_encoder.encode(row.clip.caption), dtype=np.float32)
-        cache.put(states_key, states)
-    return row
+    @property
+    def claims_dir(self) -> Path:
+        """Where processes claim pieces of work."""
+        return self.cache_dir / "claims"
 
+    def keys_of(self, row: LedgerRow) -> tuple[str, str]:
+        """The cache keys of a usable clip's (latents, token states)."""
+        return keys_of(row, self.fps, self.video_fingerprint, self.text_fingerprint)
 
-def _latents(row: LedgerRow, root: Path, fps: float, video_encoder: VideoEncoder) -> NDArray[Any]:
-    assert row.bucket is not None
-    try:
-        path = source_path(root, row.clip.path)
-        if content_of(path) != row.content:
-            raise DataError("the file has changed since it was inspected; inspect it again")
-        frames = decode_clip(path, row.clip.span, row.bucket, fps)
-    except OSError as error:
-        raise DataError(f"the file cannot be read: {error.strerror or error}") from error
-    latents = np.asarray(video_encoder.encode(frames), dtype=np.float32)
-    if not np.isfinite(latents).all():
-        raise DataError("the video encoder gave values that are not finite")
-    return latents
+    def pieces(self, rows: Iterable[LedgerRow]) -> tuple[Piece, ...]:
+        """All arrays of the usable rows and the empty caption's, each once, in the rows' order."""
+        null_key = text_key("", self.text_fingerprint)
+        found: dict[str, Piece] = {null_key: TokenStates(key=null_key, caption="")}
+        for row in rows:
+            if row.status == "rejected":
+                continue
+            latents_key, states_key = self.keys_of(row)
+            found.setdefault(latents_key, Latents(key=latents_key, row=row))
+            found.setdefault(states_key, TokenStates(key=states_key, caption=row.clip.caption))
+        return tuple(found.values())
+
+    def is_settled(self, piece: Piece) -> bool:
+        """Whether nothing is to be done: the array is cached, or its clip was rejected."""
+        return self.cache.has(piece.key) or self.rejections.reason_of(piece.key) is not None
+
+    def amended(self, ledger: Ledger, reasons: Mapping[str, str]) -> Ledger:
+        """The ledger with clips rejected whose latents could not be made.
+
+        Args:
+            ledger: Of all clips.
+            reasons: Those met in this run, by the latents' key; the remembered ones count too.
+        """
+        rows = tuple(
+            row if row.status == "rejected" else self._amended_row(row, reasons)
+            for row in ledger.rows
+        )
+        return replace(ledger, rows=rows)
+
+    def _amended_row(self, row: LedgerRow, reasons: Mapping[str, str]) -> LedgerRow:
+        key, _ = self.keys_of(row)
+        reason = reasons.get(key) or self.rejections.reason_of(key)
+        if reason is None or self.cache.has(key):
+            return row
+        return rejected(row.clip, reason, row.content, row.arithmetic)

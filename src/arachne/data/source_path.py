@@ -8,6 +8,11 @@ from arachne.core.errors import DataError
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
+def dataset_folder(root: Path) -> Path:
+    """The folder that paths are relative to: the dataset's, or that of the file that lists it."""
+    return root.parent if root.is_file() else root
+
+
 def source_path(root: Path, path: str) -> Path:
     """The file that a dataset's relative `path` means, with symbolic links resolved.
 
@@ -21,7 +26,7 @@ def source_path(root: Path, path: str) -> Path:
     if ".." in re.split(r"[/\\]", path):
         raise DataError(f"path {path!r} holds '..'; name files inside the dataset's folder")
     try:
-        real_root = root.resolve()
+        real_root = dataset_folder(root).resolve()
         real = (real_root / path).resolve()
         is_file = real.is_file()
     except (OSError, ValueError, RuntimeError) as error:

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import av
@@ -12,7 +11,9 @@ from av.error import EOFError as EndError
 from av.video.stream import VideoStream
 
 from arachne.core.errors import DataError
+from arachne.data.cut_short import cut_short
 from arachne.data.limits import MAX_FRAME_PIXELS, check_frame_size
+from arachne.data.media_file import MediaFile
 
 _OPTIONS = {
     # Playlists (hls, dash, concat, sdp) name further files and addresses: they are not listed.
@@ -41,45 +42,60 @@ class _Nameless:
 
 
 @contextmanager
-def opened_video(path: Path) -> Generator[tuple[InputContainer, VideoStream], None, None]:
+def opened_video(file: MediaFile) -> Generator[tuple[InputContainer, VideoStream], None, None]:
     """A container and its first video stream; FFmpeg's errors in the block become DataErrors.
 
     Raises:
         DataError: The file is no video, is damaged, or is over a limit.
     """
-    if path.stat().st_size == 0:
+    if file.num_bytes == 0:
         raise DataError("the file has 0 bytes")
     try:
-        with path.open("rb") as file, _container(file) as container:
-            stream = _first_video(container)
+        with _container(file) as container:
+            stream = _first_video(container, file)
             check_frame_size(stream.width, stream.height)
             # One thread: the memory of large frames stays bounded, and callers use processes.
             stream.codec_context.thread_count = 1
             yield container, stream
     except FFmpegError as error:
-        raise DataError(f"it cannot be read as a video: {error.strerror or error}") from error
+        raise _refusal(file, f"it cannot be read as a video: {error.strerror or error}") from error
     except (UnicodeDecodeError, OverflowError) as error:
         raise DataError(f"it cannot be read as a video: {error}") from error
 
 
-def _container(file: BinaryIO) -> InputContainer:
-    nameless: Any = _Nameless(file)
-    try:
-        return cast(InputContainer, av.open(nameless, options=_OPTIONS, metadata_errors="replace"))
-    except (InvalidDataError, ArgumentError) as error:
-        raise DataError("its content is no video or picture of a known format") from error
-    except EndError as error:
-        raise DataError("the file is cut short: it ends before its index") from error
+@contextmanager
+def _container(file: MediaFile) -> Generator[InputContainer, None, None]:
+    with file.open() as opened:
+        nameless: Any = _Nameless(opened)
+        try:
+            found = av.open(nameless, options=_OPTIONS, metadata_errors="replace")
+        except FFmpegError as error:
+            raise _refusal(file, _opening_fault(error)) from error
+        with cast(InputContainer, found) as container:
+            yield container
 
 
-def _first_video(container: InputContainer) -> VideoStream:
+def _opening_fault(error: FFmpegError) -> str:
+    if isinstance(error, InvalidDataError | ArgumentError):
+        return "its content is no video or picture of a known format"
+    if isinstance(error, EndError):
+        return "the file is cut short: it ends before its index"
+    return f"it cannot be read as a video: {error.strerror or error}"
+
+
+def _refusal(file: MediaFile, otherwise: str) -> DataError:
+    """That the file is cut short if it is; FFmpeg seldom says so."""
+    return DataError(cut_short(file) or otherwise)
+
+
+def _first_video(container: InputContainer, file: MediaFile) -> VideoStream:
     for stream in container.streams.video:
         if stream.disposition & stream.disposition.attached_pic:
             continue
         if getattr(stream, "codec_context", None) is None:
-            raise DataError("its video is damaged or of a codec that is not known")
+            raise _refusal(file, "its video is damaged or of a codec that is not known")
         return stream
-    raise DataError("it holds no video, only " + _kinds(container))
+    raise _refusal(file, "it holds no video, only " + _kinds(container))
 
 
 def _kinds(container: InputContainer) -> str:

@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import cast
 
 import numpy as np
+from av.container import InputContainer
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arachne.core.errors import DataError
+from arachne.data.cut_short import cut_short
 from arachne.data.limits import MAX_FRAMES, check_frame_size
+from arachne.data.media_file import MediaFile
 from arachne.data.timeline import Timeline, seconds_of_stamps
 from arachne.data.video_file import opened_video
 
@@ -50,25 +52,28 @@ class _Packets:
             self.last_pts, self.last_ticks = packet.pts, packet.duration or 0
 
 
-def scan_video(path: Path) -> Timeline:
+def scan_video(file: MediaFile) -> Timeline:
     """Read all packets of a video, and decode its first frame.
 
     Raises:
         DataError: It has no frame, is damaged, cut short or over a limit.
     """
     packets = _Packets()
-    with opened_video(path) as (container, stream):
+    with opened_video(file) as (container, stream):
         for packet in container.demux(stream):
             packets.add(packet)
             if len(packets.stamps) > MAX_FRAMES:
                 raise DataError(f"it has more than {MAX_FRAMES:,} frames; cut it into parts")
+        fault = cut_short(file) if _states_its_end(container) else None
+        if fault is not None:
+            raise DataError(fault)
         if not packets.stamps:
             raise DataError(f"it has no frames; its header says {stream.frames:,}")
         if packets.first_frame is None:
             raise DataError(f"none of its {len(packets.stamps)} packets gives a frame")
         width, height = upright_size(packets.first_frame, stream)
         timeline = _timeline(packets, stream, width, height)
-        _refuse_cut_short(timeline, stream, path.stat().st_size)
+        _refuse_cut_short(timeline, stream, file.num_bytes)
         return timeline
 
 
@@ -121,6 +126,11 @@ def _timeline(packets: _Packets, stream: VideoStream, width: int, height: int) -
     )
 
 
+def _states_its_end(container: InputContainer) -> bool:
+    """Whether FFmpeg reads a cut file of this format without a word."""
+    return any(name in ("matroska", "gif") for name in container.format.name.split(","))
+
+
 def _refuse_cut_short(timeline: Timeline, stream: VideoStream, file_bytes: int) -> None:
     found = timeline.num_frames
     entries = stream.index_entries
@@ -134,7 +144,9 @@ def _refuse_cut_short(timeline: Timeline, stream: VideoStream, file_bytes: int) 
             f"the file is cut short: its header says {stream.frames:,} frames, {found} are there"
         )
     promised_s = _duration_tag_s(stream.metadata.get("DURATION", ""))
-    if promised_s * (1.0 - _MISSING_SHARE) > timeline.end_s + _MISSING_S:
+    # The tag counts from the clock's zero, and counts its jumps, which a timeline closes.
+    stamped_s = float(timeline.pts[-1] * stream.time_base) if len(timeline.pts) else 0.0
+    if promised_s * (1.0 - _MISSING_SHARE) > max(timeline.end_s, stamped_s) + _MISSING_S:
         raise DataError(
             f"the file is cut short: its header says {promised_s:.2f} s, "
             f"{timeline.end_s:.2f} s are there"

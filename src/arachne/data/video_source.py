@@ -1,7 +1,6 @@
 """Frames of a video, decoded from the keyframe before the first one wanted."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from av.container import InputContainer
@@ -11,6 +10,7 @@ from av.video.stream import VideoStream
 
 from arachne.core.errors import DataError
 from arachne.data.deinterlace import deinterlaced
+from arachne.data.media_file import MediaFile
 from arachne.data.timed_frame import Pixels, TimedFrame
 from arachne.data.timeline import Timeline
 from arachne.data.video_file import opened_video
@@ -26,7 +26,7 @@ _HD_HEIGHT = 720
 _FILTER = Interpolation.LANCZOS | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
 
 
-def video_frames(path: Path, timeline: Timeline, first: int) -> Iterator[TimedFrame]:
+def video_frames(file: MediaFile, timeline: Timeline, first: int) -> Iterator[TimedFrame]:
     """Frames in order of time, from the `first` of the timeline or an earlier one on.
 
     Raises:
@@ -34,7 +34,7 @@ def video_frames(path: Path, timeline: Timeline, first: int) -> Iterator[TimedFr
     """
     key_pts = _key_before(timeline, first)
     if key_pts is not None:
-        with opened_video(path) as (container, stream):
+        with opened_video(file) as (container, stream):
             if any(name in _SEEKABLE for name in container.format.name.split(",")):
                 container.seek(key_pts, stream=stream)
                 frames = deinterlaced(_decoded(container, stream), stream)
@@ -44,7 +44,7 @@ def video_frames(path: Path, timeline: Timeline, first: int) -> Iterator[TimedFr
                     for later in frames:
                         yield _timed(later, stream, timeline, 0)
                     return
-    with opened_video(path) as (container, stream):
+    with opened_video(file) as (container, stream):
         frames = deinterlaced(_decoded(container, stream), stream)
         for order, frame in enumerate(frames):
             yield _timed(frame, stream, timeline, order)

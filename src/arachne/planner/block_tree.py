@@ -1,14 +1,14 @@
-"""The blocks of one ladder as a tree, and the loads of an assignment on it.
+"""The blocks of one laminar family as a tree, and the loads of an assignment on it.
 
 Every GPU runs its cascades from the largest block to the smallest. Blocks are nested or disjoint,
 so all members of a block become free at the same moment and nothing ever waits: a GPU's load is the
 sum of the work on the path from the root to its leaf, and planning is balancing the leaves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from arachne.core.blocks import blocks
+from arachne.core.blocks import Block, blocks, laminar, plan_blocks
 
 ROOT = 0
 """Node 0 stands above all blocks, with no GPUs and no work, so that the forest is a tree."""
@@ -19,12 +19,12 @@ class BlockTree:
     """Nodes are blocks, largest degree first, so that a parent comes before its children.
 
     Attributes:
-        gpus: The block of each node; empty for the root.
+        gpus: The block of each node, by first GPU within a degree; empty for the root.
         parents: Parent of each node; the root is its own.
         children: Children of each node.
     """
 
-    gpus: tuple[tuple[int, ...], ...]
+    gpus: tuple[Block, ...]
     parents: tuple[int, ...]
     children: tuple[tuple[int, ...], ...]
 
@@ -36,15 +36,32 @@ class BlockTree:
 
 def block_tree(num_gpus: int, ladder: Sequence[int]) -> BlockTree:
     """The tree of all blocks of a ladder of degrees."""
-    gpus: list[tuple[int, ...]] = [()]
+    return tree_of(num_gpus, [block for degree in ladder for block in blocks(num_gpus, degree)])
+
+
+def widest_tree(
+    num_gpus: int, degrees: Sequence[int], preferred: Iterable[Block] = ()
+) -> BlockTree:
+    """A tree that no block of these degrees can be added to.
+
+    `preferred` blocks come first, then large ones before small ones: left-over GPUs get smaller
+    blocks, and ladders mix where they do not cross.
+    """
+    by_degree = plan_blocks(num_gpus, degrees)
+    candidates = [block for degree in reversed(degrees) for block in by_degree[degree]]
+    return tree_of(num_gpus, laminar(num_gpus, [*preferred, *candidates]))
+
+
+def tree_of(num_gpus: int, family: Iterable[Block]) -> BlockTree:
+    """The tree of a laminar family."""
+    gpus: list[Block] = [()]
     parents = [ROOT]
     smallest_over = [ROOT] * num_gpus
-    for degree in sorted(ladder, reverse=True):
-        for block in blocks(num_gpus, degree):
-            parents.append(smallest_over[block[0]])
-            for gpu in block:
-                smallest_over[gpu] = len(gpus)
-            gpus.append(block)
+    for block in sorted(family, key=lambda block: (-len(block), block)):
+        parents.append(smallest_over[block[0]])
+        for gpu in block:
+            smallest_over[gpu] = len(gpus)
+        gpus.append(block)
     children: list[list[int]] = [[] for _ in gpus]
     for node, parent in enumerate(parents):
         if node != ROOT:

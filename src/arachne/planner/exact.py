@@ -22,10 +22,10 @@ from arachne.core.blocks import ladders
 from arachne.core.errors import ConfigError
 from arachne.core.plan import Plan
 from arachne.planner.block_tree import ROOT, BlockTree, block_tree
+from arachne.planner.encode_order import in_order
 from arachne.planner.lower_bound import lower_bound_s
-from arachne.planner.problem import PlanningProblem
-from arachne.planner.schedule import Placement, scheduled
-from arachne.planner.stacking import cascade_of
+from arachne.planner.problem import Placement, PlanningProblem
+from arachne.planner.schedule import scheduled_as_given
 from arachne.planner.tree import plan_arachne
 from arachne.planner.variants import Gpus, Variant, Variants
 
@@ -81,7 +81,8 @@ def plan_exact(
         model = _LadderModel(solver, variants, block_tree(problem.num_gpus, ladder), bound_s)
         counts, ladder_s = model.solved(best, time_limit_s / len(chains), num_workers)
         proved_s = min(proved_s, ladder_s)
-        found = scheduled(problem, NAME, model.placements(counts))
+        order = in_order(problem, model.placements(counts), variants.launch_s)
+        found = scheduled_as_given(problem, NAME, order.placements)
         if counts and found.makespan_s < best.makespan_s:
             best = found
     return Verdict(plan=replace(best, planner=NAME), proved_s=max(proved_s, bound_s))
@@ -130,7 +131,7 @@ class _LadderModel:
             first = next_of_shape[variant[0]]
             next_of_shape[variant[0]] = first + variant[1]
             slots = self.variants.slots_of_shape[variant[0]][first : first + variant[1]]
-            cascade = cascade_of(self.variants.problem.batch.clips, slots)
+            cascade = self.variants.cascade(variant[0], slots)
             found.append((cascade, self.tree.gpus[node]))
         return found
 
@@ -190,7 +191,7 @@ class _LadderModel:
             node = node_of_block.get(launch.gpus)
             if node is None:
                 return
-            shape = self.variants.shape_of_bucket[launch.cascade.bucket]
+            shape = self.variants.shape_of(launch.cascade)
             counts[(shape, launch.cascade.num_clips), node] += 1
         ordered = self._ordered(counts)
         for key, unknown in self._unknowns.items():

@@ -6,7 +6,7 @@ from heapq import heapify, heapreplace
 
 from arachne.core.cascade import Cascade
 from arachne.planner.group_costs import GroupCosts
-from arachne.planner.schedule import Placement
+from arachne.planner.problem import Placement
 
 
 @dataclass(slots=True, kw_only=True)

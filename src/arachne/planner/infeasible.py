@@ -3,27 +3,44 @@
 from arachne.core.cascade import Cascade
 from arachne.core.errors import InfeasibleError
 from arachne.core.units import bytes_text, count_text
+from arachne.cost.fitting import fitting_text, misfit_text
+from arachne.cost.model import CostModel
 from arachne.planner.problem import PlanningProblem
+
+_ADVICE = (
+    "raise planner.max_degree, lower planner.stack_tokens, data.resolution or data.frame_buckets, "
+    "or use more GPUs or GPUs with more memory"
+)
+
+_ENCODER_ADVICE = "encode such clips ahead, or use GPUs with more memory"
 
 
 def does_not_fit(
     problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...], *, planner: str | None = None
 ) -> InfeasibleError:
-    """Says which clip needs how much memory on `gpus`, the largest group that was tried.
+    """Says which clip needs how much memory on `gpus`, the last group that was tried.
 
-    `planner` names a planner that gave up although another might not.
+    With a cost model also for what, and what would make it fit. `planner` names a planner that gave
+    up although another might not.
     """
-    clip = problem.batch.clips[cascade.slots[0]]
-    needed = bytes_text(problem.costs.launch_bytes(cascade, gpus))
-    found = bytes_text(problem.costs.memory_bytes)
+    costs = problem.costs
+    clip = problem.clip(cascade)
     stack = f" (stacked, {cascade.num_clips} of this shape)" if cascade.num_clips > 1 else ""
     who = f"planner {planner!r}: " if planner else ""
-    advice = (
-        "raise planner.max_degree, lower planner.stack_tokens, data.resolution or "
-        "data.frame_buckets, or use more GPUs or GPUs with more memory"
-    )
+    of_step = " of the next step" if cascade.steps_ahead else ""
+    what = f"{who}clip {clip.name!r}{of_step} of {clip.bucket}, {clip.num_tokens:,} tokens{stack},"
+    needed_bytes = costs.launch_bytes(cascade, gpus)
+    items = fitting = ""
+    if isinstance(costs, CostModel):
+        if needed_bytes <= costs.memory_bytes:
+            return InfeasibleError(f"{what} {misfit_text(costs, cascade, gpus)}")
+        items = f" ({costs.memory(cascade, gpus).text})"
+        fitting = fitting_text(costs, cascade, gpus)
+    module = "" if cascade.module == "dit" else f" for its {cascade.module} encoder"
+    advice = _ADVICE if cascade.module == "dit" else _ENCODER_ADVICE
+    advice = f"{fitting}; or {advice}" if fitting else advice
     return InfeasibleError(
-        f"{who}clip {clip.name!r} of {clip.bucket}, {clip.num_tokens:,} tokens"
-        f"{stack}, needs {needed} on each of {count_text(len(gpus), 'GPU')}, but {found} may be "
-        f"used; {advice}"
+        f"{what} needs {bytes_text(needed_bytes)}{module} on each of "
+        f"{count_text(len(gpus), 'GPU')}, but {bytes_text(costs.memory_bytes)} may be used{items}; "
+        f"{advice}"
     )

@@ -11,8 +11,8 @@ from heapq import heapify, heappop, heappush
 from arachne.core.blocks import blocks
 from arachne.core.plan import Plan
 from arachne.planner.group_costs import GroupCosts
-from arachne.planner.problem import PlanningProblem
-from arachne.planner.schedule import Placement, scheduled
+from arachne.planner.problem import Placement, PlanningProblem
+from arachne.planner.schedule import scheduled
 
 NAME = "lb_mini"
 

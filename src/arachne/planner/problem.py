@@ -4,10 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from arachne.core.batch import Batch
+from arachne.core.batch import Batch, BatchClip
 from arachne.core.cascade import Cascade
 from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.plan import Plan
+
+Placement = tuple[Cascade, tuple[int, ...]]
+"""A cascade and the GPUs that it runs on."""
 
 SHORTEST_S = 1e-9
 """Shorter launches count as this long, so that the starts on a GPU order its launches strictly."""
@@ -86,6 +89,20 @@ class PlanningProblem:
         assert list(self.degrees) == sorted(set(self.degrees)), self.degrees
         assert self.degrees[0] >= 1, self.degrees
         assert self.degrees[-1] <= self.num_gpus, self.degrees
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The step's batch, then the next step's if its encoders are planned here."""
+        return (self.batch,) if self.next_batch is None else (self.batch, self.next_batch)
+
+    @property
+    def has_encoders(self) -> bool:
+        """Whether anything but training is to be planned."""
+        return any(clip.to_encode for batch in self.batches for clip in batch.clips)
+
+    def clip(self, cascade: Cascade) -> BatchClip:
+        """The first clip of a cascade."""
+        return self.batches[cascade.steps_ahead].clips[cascade.slots[0]]
 
     def duration_s(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
         """Seconds of a launch, at least `SHORTEST_S`."""

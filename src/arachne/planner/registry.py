@@ -18,6 +18,8 @@ from arachne.planner import (
     static_sp,
     tree,
 )
+from arachne.planner.epochs import adaptive_load, open_sora, video_sys
+from arachne.planner.epochs.epoch import EpochPlanner
 from arachne.planner.problem import Planner
 
 PLANNERS: dict[str, Planner] = {
@@ -45,6 +47,13 @@ PEERS: dict[str, Planner] = {
     fcp.NAME: fcp.plan_fcp,
 }
 """Models of other systems, with their own synchronization; for comparison in the simulator only."""
+
+EPOCH_PEERS: dict[str, EpochPlanner] = {
+    open_sora.NAME: open_sora.opensora_epoch,
+    adaptive_load.NAME: adaptive_load.adaptiveload_epoch,
+    video_sys.NAME: video_sys.videosys_epoch,
+}
+"""Models of systems that train other clips in a step than the sampler draws, and drop some."""
 
 PACKING_PEERS = frozenset({flexsp.NAME, knapformer.NAME})
 """Peers that hold all clips of a group in memory at once; see `memory_cap`."""

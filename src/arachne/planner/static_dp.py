@@ -3,8 +3,8 @@
 from arachne.core.blocks import blocks
 from arachne.core.plan import Plan
 from arachne.planner.infeasible import does_not_fit
-from arachne.planner.problem import PlanningProblem
-from arachne.planner.schedule import Placement, scheduled
+from arachne.planner.problem import Placement, PlanningProblem
+from arachne.planner.schedule import scheduled
 from arachne.planner.stacking import stacked_cascades
 
 NAME = "static_dp"

@@ -12,8 +12,8 @@ from arachne.core.blocks import blocks
 from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
 from arachne.planner.group_costs import GroupCosts
-from arachne.planner.problem import PlanningProblem
-from arachne.planner.schedule import Placement, scheduled_in_phases
+from arachne.planner.problem import Placement, PlanningProblem
+from arachne.planner.schedule import scheduled_in_phases
 
 ZERO1 = "static_lockstep_zero1"
 ZERO1_LEAST = "static_lockstep_zero1_least"

@@ -10,14 +10,12 @@ NAME = "static_sp"
 
 
 def plan_static_sp(problem: PlanningProblem) -> Plan:
-    """Largest allowed degree, in the sampler's order, each to the block that would end first.
+    """Largest allowed degree, in the sampler's order, each to the block that is free first.
 
     Raises:
         InfeasibleError: A cascade does not fit on any block.
     """
     cascades = stacked_cascades(problem.batch, problem.stack_tokens)
-    return scheduled(
-        problem,
-        NAME,
-        on_least_loaded_block(problem, cascades, problem.degrees[-1], planner=NAME),
-    )
+    degree = problem.degrees[-1]
+    placements, _ = on_least_loaded_block(problem, cascades, degree, planner=NAME)
+    return scheduled(problem, NAME, placements)

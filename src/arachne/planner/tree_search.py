@@ -9,7 +9,7 @@ early on (threshold accepting, Dueck and Scheuer, 1990); the best assignment see
 from math import inf
 from random import Random
 
-from arachne.planner.assignment import Assignment, Move, TreeCosts
+from arachne.planner.assignment import Assignment, Move
 from arachne.planner.block_tree import ROOT
 
 _ANYWHERE = 0.3
@@ -48,14 +48,13 @@ class _Search:
         tree = current.costs.tree
         self._current = current
         self._rng = rng
-        self._until_s = [0.0] * tree.num_nodes
         self._sizes = current.costs.sizes
         self._parents = tree.parents
         self._children = tree.children
         self._below = [[node] for node in range(tree.num_nodes)]
         for node in range(tree.num_nodes - 1, ROOT, -1):
             self._below[tree.parents[node]] += self._below[node]
-        self._area_s = [_least_area_s(current.costs, s) for s in range(len(current.most_on_a_node))]
+        self._area_s = current.costs.least_area_s
         self._alike: dict[int, list[int]] = {}
         for node in range(1, tree.num_nodes):
             self._alike.setdefault(self._sizes[node], []).append(node)
@@ -73,7 +72,7 @@ class _Search:
         moves = self._take_off(path, cleared)
         is_tight = rng.random() < 0.5
         for shape, num_clips in self._chunks(moves):
-            node = self._some_node(shape, num_clips, around) or self._best_node(
+            node = self._some_node(shape, num_clips, around) or current.best_node(
                 shape, num_clips, around, target_s, is_tight=is_tight
             )
             current.add(shape, num_clips, node)
@@ -90,7 +89,7 @@ class _Search:
         """A block on the most loaded path, and another one, most often of the same degree."""
         rng = self._rng
         small = [node for node in path if self._can_clear(node)]
-        first = small[-1 - int(rng.random() ** 1.5 * len(small))]
+        first = small[-1 - int(rng.random() ** 2.5 * len(small))]
         others = self._alike[self._sizes[first]] if rng.random() < 0.8 else self._small
         second = others[int(rng.random() * len(others))]
         return [first] if second == first else [first, second]
@@ -111,7 +110,7 @@ class _Search:
         """Take clips off: some of the path's for certain, others by chance."""
         current, rng = self._current, self._rng
         on_path = [(shape, node) for node in path for shape in current.present[node]]
-        moves = [self._some_of(*on_path[int(rng.random() * len(on_path))])]
+        moves = [self._some_of(*on_path[int(rng.random() * len(on_path))])] if on_path else []
         share = (0.3, 0.6, 1.0)[int(rng.random() * 3.0)]
         for top in cleared:
             for node in self._below[top]:
@@ -164,44 +163,3 @@ class _Search:
         self._current.costs.reach(shape, self._current.counts[node][shape] + num_clips)
         seconds = self._current.costs.seconds[node][shape]
         return node if seconds[self._current.counts[node][shape] + num_clips] < inf else None
-
-    def _best_node(
-        self, shape: int, num_clips: int, nodes: list[int], target_s: float, *, is_tight: bool
-    ) -> int:
-        """Where the clips add least GPU time and no load passes `target_s`.
-
-        If every load would, the node with the lowest load afterwards. Ties go to the higher load
-        if `is_tight`, else to the lower one, then to the first node.
-        """
-        current = self._current
-        loads = current.loads
-        work_s, below_s, parents = loads.work_s, loads.below_s, self._parents
-        counts, seconds, sizes = current.counts, current.costs.seconds, self._sizes
-        until_s = self._until_s
-        sign = -1.0 if is_tight else 1.0
-        best_node, best_area, best_tie = 0, inf, inf
-        lowest_node, lowest_peak_s = 0, inf
-        current.costs.reach(shape, current.most_on_a_node[shape] + num_clips)
-        for node in nodes:
-            until_s[node] = until = until_s[parents[node]] + work_s[node]
-            known_s = seconds[node][shape]
-            count = counts[node][shape]
-            added_s = known_s[count + num_clips] - known_s[count]
-            peak_s = until + below_s[node] + added_s
-            if peak_s < lowest_peak_s:
-                lowest_node, lowest_peak_s = node, peak_s
-            if peak_s <= target_s:
-                area = sizes[node] * added_s
-                if area <= best_area:
-                    tie = sign * peak_s
-                    if area < best_area or tie < best_tie:
-                        best_node, best_area, best_tie = node, area, tie
-        return best_node or lowest_node
-
-
-def _least_area_s(costs: TreeCosts, shape: int) -> float:
-    """Least GPU time of one clip of the shape."""
-    return min(
-        size * seconds[shape][1]
-        for size, seconds in zip(costs.sizes[1:], costs.seconds[1:], strict=True)
-    )

@@ -46,7 +46,7 @@ def from_plan(costs: TreeCosts, plan: Plan) -> Assignment | None:
         node = node_of_block.get(launch.gpus)
         if node is None:
             return None
-        shape = costs.variants.shape_of_bucket[launch.cascade.bucket]
+        shape = costs.variants.shape_of(launch.cascade)
         assignment.add(shape, launch.cascade.num_clips, node)
     return assignment
 

@@ -1,6 +1,6 @@
 """The page of `arachne compare`: a table of planners, and one step's timelines on one time axis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -9,6 +9,12 @@ from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import Trace
 from arachne.reporting.charts import Figure
 from arachne.reporting.comparison import REFERENCE
+from arachne.reporting.epoch_figures import (
+    EPOCH_COLUMNS,
+    EpochFigures,
+    epoch_cells,
+    epoch_notes,
+)
 from arachne.reporting.page_document import document
 from arachne.reporting.page_parts import notes_list, shape_legend
 from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, failures
@@ -36,6 +42,8 @@ def render_comparison(
     figures: Sequence[PlannerFigures],
     batch: Batch,
     steps: Sequence[DrawnStep],
+    epoch: Sequence[EpochFigures] = (),
+    beneath: Sequence[str] = (),
 ) -> str:
     """A whole page.
 
@@ -45,6 +53,8 @@ def render_comparison(
         figures: Rows of the table, in order.
         batch: The clips of the step whose timelines are drawn.
         steps: Its timelines, from top to bottom.
+        epoch: Rows of a second table, of systems that train other clips in a step.
+        beneath: Sentences beneath the planners' table.
     """
     paints = shape_paints(clip.bucket for clip in batch.clips)
     lengths_s = [step.trace.iteration_s for step in steps]
@@ -61,10 +71,11 @@ def render_comparison(
         )
     legend = shape_legend(paints, has_unknown=False, has_measured=False)
     body = (
-        f"{notes_list(failures(figures))}<h2>Planners</h2>"
+        f"{notes_list([*failures(figures), *epoch_notes(epoch)])}<h2>Planners</h2>"
         "<p class='why'>Simulated on the same batches. A plan with more than one phase has "
         "barriers over all GPUs; launches over the cap need more memory than a GPU has.</p>"
-        f'<div class="panel">{_table(figures)}</div>'
+        f'<div class="panel">{_planners_table(figures)}{_sentences(beneath)}</div>'
+        f"{_epoch_section(epoch)}"
         f"<h2>Step {batch.step}, planner by planner</h2>"
         "<p class='why'>One row a rank; light stretches are idle. The time axis is the same for "
         f"all, and ends at {_SHOWN_LENGTHS} times the shortest step; drag it to see more.</p>"
@@ -74,14 +85,35 @@ def render_comparison(
     return document(title=title, lead=lead, body=body, figures=drawn, times=_TIMES)
 
 
-def _table(figures: Sequence[PlannerFigures]) -> str:
-    rows: list[str] = []
-    for row in figures:
-        numbers = "".join(f'<td class="number">{escape(cell)}</td>' for cell in cells(row))
-        ours = ' class="ours"' if row.name == REFERENCE else ""
-        rows.append(f"<tr{ours}><td>{escape(row.name)}</td>{numbers}</tr>")
-    heads = "".join(f'<th class="number">{escape(head)}</th>' for head in COLUMNS)
+def _planners_table(figures: Sequence[PlannerFigures]) -> str:
+    return _table("planner", COLUMNS, {row.name: cells(row) for row in figures})
+
+
+def _sentences(sentences: Sequence[str]) -> str:
+    return "".join(f"<p class='why'>{escape(sentence)}</p>" for sentence in sentences)
+
+
+def _epoch_section(epoch: Sequence[EpochFigures]) -> str:
+    if not epoch:
+        return ""
+    rows = {row.name: epoch_cells(row, epoch) for row in epoch}
     return (
-        f'<div class="scroll"><table><thead><tr><th>planner</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        "<h2>Over an epoch</h2>"
+        "<p class='why'>Systems with buckets draw their own batches, and drop the clips that fill "
+        "none; the planners train the sampler's steps of the same clips. Ends of steps are "
+        "counted, so look at the clips of a step too.</p>"
+        f'<div class="panel">{_table("system", EPOCH_COLUMNS, rows)}</div>'
+    )
+
+
+def _table(what: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    lines: list[str] = []
+    for name, texts in rows.items():
+        numbers = "".join(f'<td class="number">{escape(text)}</td>' for text in texts)
+        ours = ' class="ours"' if name == REFERENCE else ""
+        lines.append(f"<tr{ours}><td>{escape(name)}</td>{numbers}</tr>")
+    heads = "".join(f'<th class="number">{escape(head)}</th>' for head in columns)
+    return (
+        f'<div class="scroll"><table><thead><tr><th>{what}</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
     )

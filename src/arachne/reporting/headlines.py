@@ -26,6 +26,8 @@ class Headlines:
         modelled_step_s: Median of the modelled step time.
         model_error: Median of |modelled − measured| / measured over the steps.
         model_error_p95: 95th percentile of the same.
+        launch_error: Median of |promised / measured − 1| over launches, by step; of the last tenth
+            of the steps, at least 10, since the cost model is corrected as the run goes on.
         tokens_per_s: Median over the steps.
         clips: Clips of the ledger by status.
     """
@@ -42,6 +44,7 @@ class Headlines:
     modelled_step_s: float | None
     model_error: float | None
     model_error_p95: float | None
+    launch_error: float | None
     tokens_per_s: float | None
     clips: dict[str, int] | None
 
@@ -69,6 +72,7 @@ def headlines(metrics: Metrics, ledger: Ledger | None, ranks: int | None) -> Hea
         modelled_step_s=_median([row.modelled_step_s for row in train]),
         model_error=_median(errors),
         model_error_p95=percentile(errors, 95) if errors else None,
+        launch_error=_median([row.launch_error for row in train[-max(10, len(train) // 10) :]]),
         tokens_per_s=_median(
             [row.tokens / row.step_s for row in train if row.tokens and row.step_s]
         ),

@@ -1,11 +1,14 @@
 """The ledger as people read it: a row per clip, a row per bucket, and one line that sums up."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.units import count_text
+from arachne.reporting.bucket_shares import BucketShare
+from arachne.reporting.tables import share_text
 
 _STYLES = {"kept": "green", "trimmed": "yellow", "rejected": "red"}
 
@@ -50,6 +53,35 @@ def bucket_table(ledger: Ledger) -> Table:
     clips = Counter((row.num_tokens, row.bucket) for row in ledger.usable if row.bucket)
     for (num_tokens, bucket), count in sorted(clips.items(), reverse=True):
         table.add_row(str(bucket), f"{count:,}", f"{num_tokens:,}")
+    return table
+
+
+def cost_table(shares: Sequence[BucketShare], model: str) -> Table:
+    """What each bucket costs, as predicted for `model`."""
+    table = Table(
+        caption=f"FLOPs: training {model}, forward and backward; encoders not counted",
+        caption_justify="left",
+    )
+    for name in ("bucket", "clips", "tokens per clip", "tokens", "training FLOPs"):
+        table.add_column(name, justify="left" if name == "bucket" else "right")
+    for share in shares:
+        table.add_row(
+            str(share.bucket),
+            f"{share.num_clips:,}",
+            f"{share.num_tokens:,}",
+            share_text(share.token_share),
+            share_text(share.flops_share),
+        )
+    return table
+
+
+def steps_table(name: str, steps: Sequence[tuple[str, str]]) -> Table:
+    """One clip's arithmetic, a row per step."""
+    table = Table(title=_plain(name), title_justify="left", show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for step, text in steps:
+        table.add_row(step, _plain(text))
     return table
 
 

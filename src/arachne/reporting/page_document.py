@@ -10,8 +10,21 @@ from arachne.reporting.charts import Figure
 from arachne.reporting.page_script import SCRIPT
 from arachne.reporting.page_style import STYLE
 
+_IDLE = (
+    "Idle ratio = 1 − busy GPU-seconds ÷ "
+    "(GPUs × step seconds); waiting for other ranks or for data is idle."
+)
 
-def document(*, title: str, lead: str, body: str, figures: Mapping[str, Figure], times: str) -> str:
+
+def document(
+    *,
+    title: str,
+    lead: str,
+    body: str,
+    figures: Mapping[str, Figure],
+    times: str,
+    shows_idle: bool = True,
+) -> str:
     """A whole page; its policy names the hashes of the two scripts that may run.
 
     Args:
@@ -19,7 +32,8 @@ def document(*, title: str, lead: str, body: str, figures: Mapping[str, Figure],
         lead: The sentence beneath it, plain text.
         body: HTML, in which `data-figure` names the figure that an element shows.
         figures: Figures by name.
-        times: Which times the page shows; a plain sentence for the foot.
+        times: Which times the page shows; plain sentences for the foot.
+        shows_idle: Whether the foot says what an idle ratio is.
     """
     library = _plotly_library() if figures else ""
     scripts = [library, SCRIPT] if figures else []
@@ -29,6 +43,8 @@ def document(*, title: str, lead: str, body: str, figures: Mapping[str, Figure],
     )
     drawn = "".join(f"<script>{script}</script>" for script in scripts)
     store = f'<script type="application/json" id="figures">{_json_in_html(figures)}</script>'
+    without_script = "The charts need JavaScript; the figures and tables do not."
+    noscript = f"<noscript><p class='why'>{without_script}</p></noscript>" if figures else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
@@ -36,10 +52,8 @@ def document(*, title: str, lead: str, body: str, figures: Mapping[str, Figure],
         f"<title>{escape(title)} · Arachne report</title><style>{STYLE}</style></head><body>"
         f'<header class="top"><div class="brand">Arachne report</div><h1>{escape(title)}</h1>'
         f'<p class="lead">{escape(lead)}</p></header>'
-        "<main><noscript><p class='why'>The charts need JavaScript; the figures and tables do "
-        f"not.</p></noscript>{body}</main>"
-        f"<footer>{escape(times)} Idle ratio = 1 − busy GPU-seconds ÷ "
-        "(GPUs × step seconds); waiting for other ranks or for data is idle.</footer>"
+        f"<main>{noscript}{body}</main>"
+        f"<footer>{escape(times)}{' ' + _IDLE if shows_idle else ''}</footer>"
         f"{store if figures else ''}{drawn}</body></html>\n"
     )
 

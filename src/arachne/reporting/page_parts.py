@@ -65,7 +65,9 @@ def _time_cards(figures: Headlines) -> list[str]:
     elif figures.modelled_step_s is not None:
         cards.append(card("Modelled step time", duration_text(figures.modelled_step_s), "median"))
     if figures.model_error is not None:
-        sub = f"median; 95 % of steps within {share_text(figures.model_error_p95)}"
+        sub = f"of step times, median; 95 % within {share_text(figures.model_error_p95)}"
+        if figures.launch_error is not None:
+            sub += f"; of launches, of late: {share_text(figures.launch_error)}"
         cards.append(card("Cost model error", share_text(figures.model_error), sub))
     return cards
 

@@ -106,6 +106,24 @@ tr.ours td { font-weight: 650; }
   margin-top: 6px; font-size: 12.5px; color: var(--soft); overflow-wrap: anywhere;
 }
 .samples img { display: block; width: 100%; height: auto; border-radius: 6px; }
+.clips {
+  display: grid; gap: 14px; margin-top: 14px;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 230px), 1fr));
+}
+.clips figure { margin: 0; padding: 10px; }
+.clips img, .clips .none {
+  display: block; width: 100%; height: 150px; object-fit: contain; border-radius: 6px;
+  background: var(--page);
+}
+.clips .none { padding-top: 62px; text-align: center; color: var(--soft); font-size: 12.5px; }
+.clips figcaption { margin-top: 8px; font-size: 12.5px; overflow-wrap: anywhere; }
+.clips figcaption b { margin-right: 7px; }
+.clips figcaption p { margin-top: 3px; color: var(--soft); }
+.share {
+  display: inline-block; width: 140px; height: 9px; margin-right: 9px; border-radius: 5px;
+  background: var(--grid); overflow: hidden;
+}
+.share span { display: block; height: 100%; background: var(--accent); }
 .notes { margin: 20px 0 0; padding: 11px 16px 11px 34px; border-radius: 10px; font-size: 13.5px;
   color: var(--fair); background: var(--fair-soft); overflow-wrap: anywhere; }
 footer { padding-top: 36px; padding-bottom: 44px; color: var(--soft); font-size: 12.5px; }

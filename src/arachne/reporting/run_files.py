@@ -51,6 +51,7 @@ class StepMetrics:
         idle_ratio: Measured idle ratio, 0 to 1.
         tokens: Video tokens that were trained.
         modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
+        launch_error: Median over the step's launches of |promised / measured − 1|.
         planner: Who made the step's plan.
     """
 
@@ -63,6 +64,7 @@ class StepMetrics:
     idle_ratio: float | None = None
     tokens: int | None = None
     modelled_step_s: float | None = None
+    launch_error: float | None = None
     planner: str | None = None
 
 

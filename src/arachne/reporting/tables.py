@@ -55,6 +55,8 @@ def summary_lines(figures: Headlines) -> list[tuple[str, str]]:
         lines.append(("step time", f"{seconds_text(figures.step_s)} (median)"))
     if figures.modelled_step_s is not None:
         lines.append(("modelled", _modelled_text(figures)))
+    if figures.launch_error is not None:
+        lines.append(("launch error", f"{share_text(figures.launch_error)} of late (median)"))
     if figures.tokens_per_s is not None:
         lines.append(("throughput", f"{figures.tokens_per_s:,.0f} tokens/s (median)"))
     if figures.clips is not None:

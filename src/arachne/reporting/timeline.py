@@ -41,6 +41,8 @@ KIND_NAMES: Mapping[SpanKind, str] = {
     "optimizer": "optimizer",
 }
 
+_ENCODER_OPACITY = 0.45
+
 _VEIL = "rgba(236, 239, 244, 0.72)"
 _EDGE = "rgba(255, 255, 255, 0.75)"
 _VISIBLE_SHARE = 0.001
@@ -125,7 +127,7 @@ def _panel_bars(panel: _Panel, paints: Mapping[Bucket, Paint]) -> list[Figure]:
             hover = f"<b>{_kind_name(span.kind)}</b><br>rank {span.rank}<br>"
             hover += seconds_text(span.duration_s)
             by_kind[span.kind].add((span.start_s, span.end_s), span.rank, hover)
-    by_shape: dict[Bucket | None, _Bars] = defaultdict(_Bars)
+    by_shape: dict[tuple[Bucket | None, bool], _Bars] = defaultdict(_Bars)
     veils: list[tuple[Span, str]] = []
     shortest_s = _VISIBLE_SHARE * panel.trace.iteration_s
     for (rank, index), spans in by_launch.items():
@@ -133,15 +135,19 @@ def _panel_bars(panel: _Panel, paints: Mapping[Bucket, Paint]) -> list[Figure]:
         hover = panel.texts[index] + _rank_text(panel.trace, rank, spans)
         extent = min(s.start_s for s in spans), max(s.end_s for s in spans)
         shape = None if launch is None else launch.cascade.bucket
-        by_shape[shape].add(extent, rank, hover, _bar_label(panel, index, launch))
+        is_encoder = launch is not None and launch.cascade.module != "dit"
+        by_shape[shape, is_encoder].add(extent, rank, hover, _bar_label(panel, index, launch))
         idle = [s for s in spans if s.kind in ("wait", "load") and s.duration_s >= shortest_s]
         veils += [(span, hover) for span in idle]
     is_roomy = panel.trace.world_size <= _MAX_LABELLED_RANKS
     drawn = [
         _bar_trace(
-            bars, panel.axis, _paint_marker(None if shape is None else paints.get(shape)), is_roomy
+            bars,
+            panel.axis,
+            _paint_marker(None if shape is None else paints.get(shape), is_encoder=is_encoder),
+            is_roomy,
         )
-        for shape, bars in by_shape.items()
+        for (shape, is_encoder), bars in by_shape.items()
     ]
     drawn += [
         _bar_trace(bars, panel.axis, {"color": KIND_COLOURS.get(kind, UNKNOWN_COLOUR)}, is_roomy)
@@ -160,10 +166,13 @@ def _kind_name(kind: SpanKind) -> str:
     return KIND_NAMES.get(kind, kind)
 
 
-def _paint_marker(paint: Paint | None) -> Figure:
+def _paint_marker(paint: Paint | None, *, is_encoder: bool) -> Figure:
+    """Encoders have the colour of the shape that they encode, but pale."""
     if paint is None:
         return {"color": UNKNOWN_COLOUR}
     marker: Figure = {"color": paint.colour, "ink": paint.ink}
+    if is_encoder:
+        marker |= {"opacity": _ENCODER_OPACITY, "ink": "#14181f"}
     if paint.hatch:
         marker["pattern"] = {
             "shape": paint.hatch,

@@ -2,18 +2,21 @@
 
 Shape suffixes:
   P group size
-All are issued in the order of the program, by one thread, on one stream; on CPU they block. A group
-of one rank meets nobody.
+All are issued in the order of the program, by one thread, on one stream; on CPU they block, but for
+the exchange of parcels, which is waited for where its result is used. A group of one rank meets
+nobody.
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from arachne.runtime.process_groups import RankGroup
+from arachne.runtime.recorder import Message
 
 # torch 2.13 renames two calls and warns about the old names; 2.6 has only those.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -46,6 +49,82 @@ def all_to_all(received: Tensor, sent: Tensor, sizes: Sizes, group: RankGroup) -
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A tensor for one member of a group, or the place for one that it sends.
+
+    Attributes:
+        member: The other member, by its index in the group.
+        content: What it is; sender and receiver call it the same.
+        tensor: Contiguous; not to be touched until the exchange was waited for.
+    """
+
+    member: int
+    content: str
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """An exchange of parcels under way.
+
+    Attributes:
+        group: Who exchanges.
+        works: What torch is at.
+        parcels: Kept alive until they have arrived.
+    """
+
+    group: RankGroup
+    works: Sequence[dist.Work]
+    parcels: Sequence[Parcel]
+
+    def wait(self) -> None:
+        """Until everything was sent and has arrived; on a GPU its stream waits, not the host."""
+        with self.group.recorder.meeting():
+            for work in self.works:
+                work.wait()
+
+
+def start_exchange(
+    group: RankGroup,
+    sent: Sequence[Parcel],
+    received: Sequence[Parcel],
+    *,
+    of_all_members: int,
+    dtype: torch.dtype,
+) -> Transfer:
+    """Send parcels and receive others; all members call it at the same place in their order.
+
+    Two members agree on the order and the sizes of the parcels between them; empty ones do not
+    travel. `of_all_members` are the elements that travel in all, equal on all members. On GPUs a
+    batch of sends uses the group's own communicator; single sends would each create another.
+    """
+    sent = [parcel for parcel in sent if parcel.tensor.numel()]
+    received = [parcel for parcel in received if parcel.tensor.numel()]
+    me = group.ranks[group.index]
+    messages: list[Message] = []
+    operations: list[dist.P2POp] = []
+    for parcel in (*sent, *received):
+        is_sent = len(operations) < len(sent)
+        peer = group.ranks[parcel.member]
+        source, target = (me, peer) if is_sent else (peer, me)
+        messages.append(
+            Message(
+                source=source,
+                target=target,
+                content=parcel.content,
+                num_elements=parcel.tensor.numel(),
+            )
+        )
+        operation = dist.isend if is_sent else dist.irecv
+        operations.append(dist.P2POp(operation, parcel.tensor, peer, group.handle))
+    group.recorder.issued(
+        "exchange", group.ranks, of_all_members, _name(dtype), messages=tuple(messages)
+    )
+    works = dist.batch_isend_irecv(operations) if operations else []
+    return Transfer(group=group, works=works, parcels=(*sent, *received))
+
+
 def all_gather(gathered: Tensor, mine: Tensor, group: RankGroup) -> None:
     """Fill `gathered` with everybody's `mine`, in member order; all of one size."""
     with _recorded("all_gather", gathered.numel(), gathered, group):
@@ -62,6 +141,14 @@ def reduce_scatter(mine: Tensor, full: Tensor, group: RankGroup) -> None:
             mine.copy_(full)
         else:
             _reduce_scatter(mine, full.contiguous(), group=group.handle)
+
+
+def broadcast(values: Tensor, group: RankGroup) -> None:
+    """Give every member the `values` of the group's first member, in place."""
+    assert values.is_contiguous(), "gloo sends strided tensors wrongly, without an error"
+    with _recorded("broadcast", values.numel(), values, group):
+        if group.handle is not None:
+            dist.broadcast(values, src=group.ranks[0], group=group.handle)
 
 
 def all_reduce_sum(values: Tensor, group: RankGroup) -> None:
@@ -84,5 +171,8 @@ def _all_reduce(values: Tensor, group: RankGroup, op: dist.ReduceOp.RedOpType, n
 def _recorded(
     operation: str, num_elements: int, tensor: Tensor, group: RankGroup
 ) -> AbstractContextManager[None]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return group.recorder.collective(operation, group.ranks, num_elements, dtype)
+    return group.recorder.collective(operation, group.ranks, num_elements, _name(tensor.dtype))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

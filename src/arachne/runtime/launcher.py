@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,8 +28,10 @@ import torch.distributed
 from torch.distributed import FileStore
 
 from arachne.core import errors
-from arachne.core.errors import ArachneError
+from arachne.core.errors import ArachneError, LostRankError
+from arachne.runtime.hang_report import GO_ON
 from arachne.runtime.parent_watch import exit_with_parent
+from arachne.runtime.watchdog import headline_path
 from arachne.runtime.world import DeviceKind, World, join_world, leave_world, resolved_device_kind
 
 _PATIENCE_S = 5.0
@@ -73,7 +76,6 @@ def run_ranks(
     kind = resolved_device_kind(device)
     context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "fork")
     folder = tempfile.TemporaryDirectory(prefix="arachne-ranks-", ignore_cleanup_errors=True)
-    meeting_point = f"{folder.name}/store"
     processes: list[Any] = []
     pipes: list[multiprocessing.connection.Connection] = []
     patience_s = 0.0
@@ -85,7 +87,7 @@ def run_ranks(
                 args=(
                     rank,
                     world_size,
-                    meeting_point,
+                    Path(folder.name),
                     writer,
                     target,
                     tuple(args),
@@ -104,6 +106,7 @@ def run_ranks(
             except (ArachneError, RuntimeError):
                 if received:
                     raise KeyboardInterrupt from None
+                _raise_hang(Path(folder.name))
                 raise
         patience_s = _PATIENCE_S
         return results
@@ -143,7 +146,7 @@ def _signals_passed_on(processes: list[Any]) -> Iterator[list[int]]:
 def _run_rank(
     rank: int,
     world_size: int,
-    meeting_point: str,
+    folder: Path,
     writer: multiprocessing.connection.Connection,
     target: Callable[..., Any],
     args: tuple[Any, ...],
@@ -161,7 +164,7 @@ def _run_rank(
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        world = join_world(device, timeout_s, FileStore(meeting_point, world_size))
+        world = join_world(device, timeout_s, FileStore(f"{folder}/store", world_size), folder)
         outcome = _Outcome(result=_call(target, world, args))
         # Plain pickle: a Connection would send tensors by handles that end with this process.
         message = pickle.dumps(outcome)
@@ -237,10 +240,7 @@ def _how_it_ended(rank: int, exit_code: int | None) -> str:
         how = f"was ended by {signal.Signals(-exit_code).name}"
     else:
         how = f"ended with exit code {exit_code}"
-    return (
-        f"rank {rank} {how} before the run was over; start again with --resume to go on "
-        "from the newest checkpoint"
-    )
+    return f"rank {rank} {how} before the run was over; {GO_ON}"
 
 
 def _culprit(
@@ -273,6 +273,13 @@ def _precedence(outcome: _Outcome) -> tuple[bool, int, float]:
     """Causes before consequences; a user's error, then a lost rank, then the earliest bug."""
     order = {"LostRankError": 1, "bug": 2}.get(outcome.error_kind, 0)
     return outcome.is_consequence, order, outcome.at_s if order == 2 else 0.0
+
+
+def _raise_hang(folder: Path) -> None:
+    """If the watchdog ended the ranks, its words explain all that they failed with."""
+    path = headline_path(folder)
+    if path.exists():
+        raise LostRankError(f"{path.read_text(encoding='utf-8')}; {GO_ON}") from None
 
 
 def _raise(rank: int, outcome: _Outcome) -> None:

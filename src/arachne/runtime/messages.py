@@ -23,7 +23,16 @@ def gathered_texts(text: str, group: RankGroup, device: torch.device) -> list[st
 
 def text_of_first(text: str, group: RankGroup, device: torch.device) -> str:
     """The text of the group's first member, on every member; the others' texts are not sent."""
-    return gathered_texts(text if group.index == 0 else "", group, device)[0]
+    content = text.encode() if group.index == 0 else b""
+    size = torch.tensor([len(content)], dtype=torch.int64, device=device)
+    collectives.broadcast(size, group)
+    if not int(size):
+        return ""
+    sent = torch.empty(int(size), dtype=torch.uint8, device=device)
+    if group.index == 0:
+        sent.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+    collectives.broadcast(sent, group)
+    return sent.cpu().numpy().tobytes().decode()
 
 
 def _text_in(framed: bytes) -> str:

@@ -1,7 +1,7 @@
-"""Plans that are ready before they are needed: made beside rank 0, sent through the store.
+"""Plans that are ready before they are needed: made beside rank 0, broadcast between steps.
 
-A process of its own plans step k+1 while the ranks run step k. Rank 0 publishes each plan as JSON;
-every other rank reads it from the store, so all hold the same bytes. A planner that fails or is
+A process of its own plans step k+1 while the ranks run step k. Rank 0 sends each plan as JSON, so
+that all ranks hold the same bytes. A planner that fails or is
 late is replaced by the fallback, on rank 0 and therefore on all ranks alike.
 """
 
@@ -9,12 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from datetime import timedelta
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from arachne.core.placed_plan import PlacedPlan
+from arachne.runtime.messages import text_of_first
 from arachne.runtime.planning_process import PlanningProcess
+from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.world import World
 
 Request = TypeVar("Request")
@@ -31,6 +32,7 @@ class PlanSource(Generic[Request]):
 
     Args:
         world: This rank's world.
+        group: All its ranks.
         request_of: What the plan of a step depends on; called on rank 0.
         make_plan: Plans a request; a picklable function that needs no torch.
         make_fallback: Plans the same request cheaply, in rank 0 itself.
@@ -41,6 +43,7 @@ class PlanSource(Generic[Request]):
     def __init__(
         self,
         world: World,
+        group: RankGroup,
         *,
         request_of: Callable[[int], Request],
         make_plan: Callable[[Request], PlacedPlan],
@@ -49,6 +52,7 @@ class PlanSource(Generic[Request]):
         say: Callable[[str], None],
     ) -> None:
         self._world = world
+        self._group = group
         self._request_of = request_of
         self._make_plan = make_plan
         self._make_fallback = make_fallback
@@ -69,18 +73,12 @@ class PlanSource(Generic[Request]):
         self._pending[step] = _Pending(request, plan)
 
     def obtain(self, step: int) -> PlacedPlan:
-        """The plan of a step, the same on all ranks; every rank calls it in the same order.
+        """The plan of a step, the same on all ranks; all call it together, between two steps.
 
-        All ranks meet at least once in each step: older plans are taken out of the store.
+        Ranks wait for it at most the planner's time-out, or until the world's.
         """
-        key = f"plan/{step}"
-        if self._world.rank == 0:
-            plan = self._plan_or_fallback(step)
-            self._world.store.set(key, plan.to_json())
-            self._world.store.delete_key(f"plan/{step - 4}")
-            return plan
-        self._world.store.wait([key], timedelta(seconds=self._timeout_s + self._world.timeout_s))
-        return PlacedPlan.from_json(self._world.store.get(key).decode())
+        text = self._plan_or_fallback(step).to_json() if self._world.rank == 0 else ""
+        return PlacedPlan.from_json(text_of_first(text, self._group, self._world.device))
 
     def _plan_or_fallback(self, step: int) -> PlacedPlan:
         self.request(step)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from arachne.core.blocks import blocks
+from arachne.core.blocks import plan_blocks
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.world import World
 
@@ -48,7 +48,8 @@ class ProcessGroups:
         alone = (world.rank,)
         self._groups[alone] = RankGroup(ranks=alone, index=0, handle=None, recorder=recorder)
         everyone = tuple(range(world.size))
-        wanted = {block for d in degrees for block in blocks(world.size, d)} | {everyone}
+        of_degree = plan_blocks(world.size, degrees)
+        wanted = {block for blocks in of_degree.values() for block in blocks} | {everyone}
         for ranks in sorted(wanted, key=lambda ranks: (len(ranks), ranks)):
             if len(ranks) == 1:
                 continue

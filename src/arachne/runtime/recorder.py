@@ -9,11 +9,32 @@ from typing import Any
 from arachne.core.rank_log import RankEvent, RankLog
 from arachne.core.trace import Span, SpanKind
 from arachne.runtime.clock import Clock
+from arachne.runtime.progress import Progress, Unwatched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One tensor that travels between two ranks, as both of them record it.
+
+    Attributes:
+        source: Global rank that sends it.
+        target: Global rank that receives it.
+        content: What it is.
+        num_elements: Its size.
+    """
+
+    source: int
+    target: int
+    content: str
+    num_elements: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
     """One collective that a rank issued, for the laws on who may wait for whom.
+
+    An exchange of messages is a collective too: all members of the group issue it at the same place
+    in their order, even those that have nothing to send.
 
     Attributes:
         launch: Index of the launch in the plan; None between launches.
@@ -21,6 +42,7 @@ class CollectiveRecord:
         operation: For example `all_to_all`.
         num_elements: Elements that the members hold together; equal on all of them.
         dtype: Of the tensor.
+        messages: Of an exchange of messages, those that this rank sends and receives, in order.
     """
 
     launch: int | None
@@ -28,6 +50,7 @@ class CollectiveRecord:
     operation: str
     num_elements: int
     dtype: str
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +74,8 @@ class Recorder:
         self.clock = clock
         self.keeps_ledger = False
         self.ledger: list[CollectiveRecord] = []
+        self.progress: Progress = Unwatched()
+        """Told each change at the moment it happens, for those who watch the rank."""
         self._events: list[_OpenEvent] = []
         self._doing: list[tuple[SpanKind, int | None, int | None]] = []
         self._since: Any = None
@@ -78,7 +103,21 @@ class Recorder:
     def collective(
         self, operation: str, ranks: tuple[int, ...], num_elements: int, dtype: str
     ) -> Iterator[None]:
-        """One collective; its running number in the launch is the same on all its members."""
+        """One collective that blocks, from its issue to its end."""
+        self.issued(operation, ranks, num_elements, dtype)
+        with self.meeting():
+            yield
+
+    def issued(
+        self,
+        operation: str,
+        ranks: tuple[int, ...],
+        num_elements: int,
+        dtype: str,
+        messages: tuple[Message, ...] = (),
+    ) -> None:
+        """Enter a collective in the ledger, at the moment it is issued."""
+        self.progress.issued(operation, ranks)
         if self.keeps_ledger:
             self.ledger.append(
                 CollectiveRecord(
@@ -87,11 +126,16 @@ class Recorder:
                     operation=operation,
                     num_elements=num_elements,
                     dtype=dtype,
+                    messages=messages,
                 )
             )
-        meeting = self._meetings[self._launch]
+
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """Waiting for a collective's end; its number in the launch is the same on all members."""
+        number = self._meetings[self._launch]
         self._meetings[self._launch] += 1
-        with self._state("communicate" if self._launch is not None else "reduce", meeting):
+        with self._state("communicate" if self._launch is not None else "reduce", number):
             yield
 
     def finish(self, *, step: int, planner: str) -> RankLog:
@@ -120,11 +164,13 @@ class Recorder:
     def _state(self, kind: SpanKind, meeting: int | None) -> Iterator[None]:
         self._change()
         self._doing.append((kind, self._launch, meeting))
+        self._tell()
         try:
             yield
         finally:
             self._change()
             self._doing.pop()
+            self._tell()
 
     def _change(self) -> None:
         """Close the stretch that ends now, and open the next one."""
@@ -135,3 +181,10 @@ class Recorder:
                 _OpenEvent(kind=kind, launch=launch, meeting=meeting, start=self._since, end=now)
             )
         self._since = now
+
+    def _tell(self) -> None:
+        if self._doing:
+            kind, launch, meeting = self._doing[-1]
+            self.progress.change(kind, launch, is_waiting=meeting is not None)
+        else:
+            self.progress.change("between")

@@ -1,13 +1,14 @@
-"""Ulysses sequence parallelism, per call: trade a shard of the sequence for a shard of the heads.
+"""Sequence parallelism, per call: a model hooked once runs on any launch's ranks, in its mode.
 
-`install` hooks a model once; inside `with sequence_parallel(group)` its forward and backward run on
-that group's ranks together, each holding some of the tokens. Lengths and heads need not divide.
-Every rank must use `loss / P`: all adjoints are true ones, so the sum of the ranks' gradients is
-the gradient of one process. Source of the method: DeepSpeed Ulysses (arXiv 2309.14509).
+`install` hooks a model; inside `with sequence_parallel(group, mode)` its forward and backward run
+on that group's ranks together, each holding some of the tokens. In self-attention every token meets
+all tokens: by trading tokens for heads (`ulysses`), by letting keys and values travel in a ring
+(`ring_attention`), or both; `attention_split` says who holds what. Lengths and heads need not
+divide. Every rank must use `loss / P`: all adjoints are true ones, so the sum of the ranks'
+gradients is the gradient of one process.
 
 Shape suffixes:
-  B batch   S full sequence   L local sequence   N heads   M local heads   H head size
-  P group size   _flat one dimension, pieces in member order
+  B batch   L tokens of this member   N heads   H head size   P group size
 """
 
 import inspect
@@ -20,70 +21,116 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from arachne.core.errors import ConfigError
+from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 from arachne.runtime import collectives
+from arachne.runtime.attention_kernels import KernelName
+from arachne.runtime.attention_split import AttentionSplit, split_sizes
 from arachne.runtime.process_groups import RankGroup
+from arachne.runtime.recompute import make_recomputable
+from arachne.runtime.split_attention import keys_by_member, local_attention, split_attention
 
 
-def split_sizes(total: int, num_parts: int) -> tuple[int, ...]:
-    """Sizes that differ by at most one, the larger first; zero where there is less than a part."""
-    quotient, rest = divmod(total, num_parts)
-    return tuple(quotient + (part < rest) for part in range(num_parts))
+@dataclass(slots=True)
+class _SelfAttention:
+    """The self-attention module that runs just now."""
+
+    streams: tuple[str, ...]
+    kernel: KernelName
+    has_exchanged: bool = False
 
 
 @dataclass(slots=True)
 class _ActiveLaunch:
-    """The launch that this process works on: its group, and how its streams were cut."""
+    """The launch that this process works on: its group and mode, and how its streams were cut."""
 
     group: RankGroup
+    mode: LaunchMode
     lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    is_in_self_attention: bool = False
-    has_exchanged: bool = False
-    streams: tuple[str, ...] = ()
+    attending: _SelfAttention | None = None
 
     @property
-    def joint_lengths(self) -> tuple[int, ...]:
-        """Tokens of each member in self-attention, all streams together."""
-        return tuple(map(sum, zip(*(self.lengths[s] for s in self.streams), strict=True)))
+    def joint_streams(self) -> list[tuple[int, ...]]:
+        """Tokens of each member, by stream, in the self-attention that runs."""
+        assert self.attending is not None
+        lengths = [self.lengths[stream] for stream in self.attending.streams]
+        for stream, sizes in zip(self.attending.streams, lengths, strict=True):
+            # Models cut the streams apart with [:, :-n], which is not what it means where n is 0.
+            if len(lengths) > 1 and not all(sizes):
+                raise ConfigError(
+                    f"stream {stream!r} has {sum(sizes)} tokens for {len(sizes)} ranks, and joint "
+                    "attention needs one on each; lower planner.max_degree"
+                )
+        return lengths
 
 
-# A process works on one launch at a time. Backward may run on a thread of autograd's own, so this
-# is a plain global and no context variable.
+# A process works on one launch at a time. Backward may run on a thread of autograd's own, and
+# computes blocks again there, so this is a plain global and no context variable.
 _active: _ActiveLaunch | None = None
 
 
+def _split_launch() -> _ActiveLaunch | None:
+    """The active launch, if it has several ranks."""
+    return _active if _active is not None and _active.group.size > 1 else None
+
+
 @contextmanager
-def sequence_parallel(group: RankGroup) -> Iterator[None]:
-    """Forward and backward inside run on all ranks of `group` together."""
+def sequence_parallel(group: RankGroup, mode: LaunchMode = WHOLE) -> Iterator[None]:
+    """Forward and backward inside run on all ranks of `group` together, in this mode.
+
+    The backward belongs inside: it issues collectives, and computes blocks again.
+    """
     global _active
     assert _active is None, "launches do not nest"
-    _active = _ActiveLaunch(group=group) if group.size > 1 else None
+    _active = _ActiveLaunch(group=group, mode=mode)
     try:
         yield
     finally:
         _active = None
 
 
-def install(module: nn.Module, layout: SequenceLayout) -> None:
+def install(module: nn.Module, layout: SequenceLayout, kernel: KernelName = "auto") -> None:
     """Hook a model so that `sequence_parallel` can split it; outside of it nothing changes.
+
+    Args:
+        module: The model.
+        layout: What is what in it.
+        kernel: Computes attention in rings; without a ring, torch chooses.
 
     Raises:
         KeyError: The layout names a module that the model does not have.
+        ConfigError: The model draws random numbers, so that its loss would depend on the plan.
     """
     modules = dict(module.named_modules())
+    for name, part in modules.items():
+        if isinstance(part, nn.Dropout) and part.p > 0.0:
+            raise ConfigError(
+                f"the model's {name!r} drops {part.p:.0%} of its inputs; it must be 0"
+            )
     for split in layout.split_inputs:
         hook = _input_splitter(split, modules[split.module])
         modules[split.module].register_forward_pre_hook(hook, with_kwargs=True)
     for output in layout.split_outputs:
         modules[output.module].register_forward_hook(_output_splitter(output))
     modules[layout.gather.module].register_forward_hook(_output_gatherer(layout.gather))
-    attention = [m for name, m in modules.items() if re.fullmatch(layout.self_attention, name)]
-    assert attention, f"no module is named like {layout.self_attention!r}"
-    for layer in attention:
-        layer.register_forward_pre_hook(_enter_self_attention(layout.streams))
+    for layer in _named_like(layout.self_attention, modules):
+        layer.register_forward_pre_hook(_enter_self_attention(layout.streams, kernel))
         layer.register_forward_hook(_check_exchanged)
         layer.register_forward_hook(_leave_self_attention, always_call=True)
+    for index, block in enumerate(_named_like(layout.blocks, modules)):
+        make_recomputable(block, _is_recomputed(index))
     nn.functional.scaled_dot_product_attention = _attention
+
+
+def _named_like(pattern: str, modules: dict[str, nn.Module]) -> list[nn.Module]:
+    found = [module for name, module in modules.items() if re.fullmatch(pattern, name)]
+    assert found, f"no module is named like {pattern!r}"
+    return found
+
+
+def _is_recomputed(index: int) -> Callable[[], bool]:
+    return lambda: _active is not None and index < _active.mode.recompute_layers
 
 
 def _input_splitter(split: SplitInput, module: nn.Module) -> Callable[..., Any]:
@@ -91,52 +138,62 @@ def _input_splitter(split: SplitInput, module: nn.Module) -> Callable[..., Any]:
     position = names.index(split.argument)
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _active is None:
+        launch = _split_launch()
+        if launch is None:
             return None
-        if split.argument in kwargs:
-            kwargs[split.argument] = _shard(kwargs[split.argument], split.dim, split.stream)
-            return args, kwargs
-        mine = _shard(args[position], split.dim, split.stream)
-        return (*args[:position], mine, *args[position + 1 :]), kwargs
+        if position < len(args):
+            mine = _sharded(args[position], split.dim, split.stream, launch)
+            return (*args[:position], mine, *args[position + 1 :]), kwargs
+        if kwargs.get(split.argument) is not None:
+            whole = kwargs[split.argument]
+            kwargs[split.argument] = _sharded(whole, split.dim, split.stream, launch)
+        return args, kwargs
 
     return hook
 
 
+def _sharded(whole: Any, dim: int, stream: str, launch: _ActiveLaunch) -> Any:
+    if isinstance(whole, Tensor):
+        return _shard(whole, dim, stream, launch)
+    return tuple(_shard(tensor, dim, stream, launch) for tensor in whole)
+
+
 def _output_splitter(split: SplitOutput) -> Callable[..., Any]:
     def hook(_: nn.Module, _args: Any, output: Any) -> Any:
-        if _active is None:
+        launch = _split_launch()
+        if launch is None:
             return output
         if isinstance(output, Tensor):
-            return _shard(output, split.dims[0], split.stream)
+            return _shard(output, split.dims[0], split.stream, launch)
         pairs = zip(output, split.dims, strict=True)
-        return tuple(_shard(tensor, dim, split.stream) for tensor, dim in pairs)
+        return tuple(_shard(tensor, dim, split.stream, launch) for tensor, dim in pairs)
 
     return hook
 
 
 def _output_gatherer(gather: GatherOutput) -> Callable[..., Any]:
     def hook(_: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        if _active is None:
+        launch = _split_launch()
+        if launch is None:
             return output
-        lengths = _active.lengths[gather.stream]
-        return _Gather.apply(output, gather.dim, lengths, _active.group)
+        return _Gather.apply(output, gather.dim, launch.lengths[gather.stream], launch.group)
 
     return hook
 
 
-def _enter_self_attention(streams: tuple[str, ...]) -> Callable[..., None]:
+def _enter_self_attention(streams: tuple[str, ...], kernel: KernelName) -> Callable[..., None]:
     def hook(_: nn.Module, _args: Any) -> None:
-        if _active is not None:
-            _active.is_in_self_attention = True
-            _active.has_exchanged = False
-            _active.streams = streams
+        launch = _split_launch()
+        if launch is not None:
+            launch.attending = _SelfAttention(streams=streams, kernel=kernel)
 
     return hook
 
 
 def _check_exchanged(_: nn.Module, _args: Any, _output: Any) -> None:
     """Attention to a shard alone gives a wrong result without an error: refuse it."""
-    if _active is not None and not _active.has_exchanged:
+    launch = _split_launch()
+    if launch is not None and launch.attending and not launch.attending.has_exchanged:
         raise NotImplementedError(
             "self-attention did not call torch's scaled_dot_product_attention, so it saw only this "
             "rank's tokens; use the model's native attention backend"
@@ -145,14 +202,13 @@ def _check_exchanged(_: nn.Module, _args: Any, _output: Any) -> None:
 
 def _leave_self_attention(_: nn.Module, _args: Any, _output: Any) -> None:
     if _active is not None:
-        _active.is_in_self_attention = False
+        _active.attending = None
 
 
-def _shard(tensor: Tensor, dim: int, stream: str) -> Tensor:
-    assert _active is not None
-    sizes = split_sizes(tensor.shape[dim], _active.group.size)
-    _active.lengths[stream] = sizes
-    index = _active.group.index
+def _shard(tensor: Tensor, dim: int, stream: str, launch: _ActiveLaunch) -> Tensor:
+    sizes = split_sizes(tensor.shape[dim], launch.group.size)
+    launch.lengths[stream] = sizes
+    index = launch.group.index
     return tensor.narrow(dim, sum(sizes[:index]), sizes[index])
 
 
@@ -186,95 +242,37 @@ class _Gather(torch.autograd.Function):
         return mine[: sizes[group.index]].movedim(0, dim), None, None, None
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """How a launch trades tokens for heads: what each member holds before and after."""
-
-    lengths: tuple[int, ...]
-    heads: tuple[int, ...]
-    group: RankGroup
-
-    def to_heads(self, tensors_BLNH: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Each [B, L, N, H] becomes [B, S, M, H], all of them in one all-to-all."""
-        B, _, _, H = tensors_BLNH[0].shape
-        count, M = len(tensors_BLNH), self.heads[self.group.index]
-        stacked_TBLNH = torch.stack(tensors_BLNH)
-        sent = [piece.reshape(-1) for piece in stacked_TBLNH.split(self.heads, dim=3)]
-        sizes = [count * B * length * M * H for length in self.lengths]
-        pieces = self._trade(sent, sizes, count * B * sum(self.lengths) * sum(self.heads) * H)
-        shaped = [
-            piece.view(count, B, length, M, H)
-            for piece, length in zip(pieces, self.lengths, strict=True)
-        ]
-        return torch.cat(shaped, dim=2).unbind(0)
-
-    def to_sequence(self, tensors_BSMH: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The inverse: each [B, S, M, H] becomes [B, L, N, H]."""
-        B, _, _, H = tensors_BSMH[0].shape
-        count, L = len(tensors_BSMH), self.lengths[self.group.index]
-        stacked_TBSMH = torch.stack(tensors_BSMH)
-        sent = [piece.reshape(-1) for piece in stacked_TBSMH.split(self.lengths, dim=2)]
-        sizes = [count * B * L * heads * H for heads in self.heads]
-        pieces = self._trade(sent, sizes, count * B * sum(self.lengths) * sum(self.heads) * H)
-        shaped = [
-            piece.view(count, B, L, heads, H)
-            for piece, heads in zip(pieces, self.heads, strict=True)
-        ]
-        return torch.cat(shaped, dim=3).unbind(0)
-
-    def _trade(
-        self, sent: list[Tensor], received_sizes: list[int], num_elements: int
-    ) -> tuple[Tensor, ...]:
-        sent_flat = torch.cat(sent)
-        received_flat = sent_flat.new_empty(sum(received_sizes))
-        sizes = collectives.Sizes(
-            received=received_sizes,
-            sent=[piece.numel() for piece in sent],
-            of_all_members=num_elements,
-        )
-        collectives.all_to_all(received_flat, sent_flat, sizes, self.group)
-        return received_flat.split(received_sizes)
-
-
-class _ToHeads(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, exchange: _Exchange, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.exchange = exchange
-        return exchange.to_heads(tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *ctx.exchange.to_sequence(gradients))
-
-
-class _ToSequence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, exchange: _Exchange, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.exchange = exchange
-        return exchange.to_sequence(tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *ctx.exchange.to_heads(gradients))
-
-
-_local_attention = nn.functional.scaled_dot_product_attention
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **rest: Any,
+) -> Tensor:
     """`scaled_dot_product_attention` on [B, N, L, H]: over the whole sequence of the launch."""
-    if _active is None or not _active.is_in_self_attention:
-        return _local_attention(query, key, value, *args, **kwargs)
-    mask, *rest = args or (kwargs.pop("attn_mask", None),)
-    if mask is not None:
-        raise NotImplementedError("sequence parallelism does not take attention masks yet")
-    _active.has_exchanged = True
-    lengths = _active.joint_lengths
-    heads = split_sizes(query.shape[1], _active.group.size)
-    exchange = _Exchange(lengths=lengths, heads=heads, group=_active.group)
-    local_BLNH = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-    q, k, v = (t.transpose(1, 2) for t in _ToHeads.apply(exchange, *local_BLNH))
-    # A member without a head computes nothing but has to take part in the backward exchanges.
-    mixed = _local_attention(q, k, v, None, *rest, **kwargs) if q.shape[1] else (q + k + v) * 0
-    (out_BLNH,) = _ToSequence.apply(exchange, mixed.transpose(1, 2))
-    return out_BLNH.transpose(1, 2)
+    launch = _split_launch()
+    if launch is None or launch.attending is None:
+        return local_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **rest
+        )
+    if dropout_p or is_causal or any(rest.values()) or not query.shape == key.shape == value.shape:
+        raise NotImplementedError(
+            "self-attention of a split sequence takes queries, keys and values of one shape, no "
+            f"dropout and no causal mask; found {tuple(query.shape)}, {tuple(key.shape)}, "
+            f"{tuple(value.shape)}, dropout {dropout_p}, causal {is_causal}, {rest}"
+        )
+    launch.attending.has_exchanged = True
+    streams = launch.joint_streams
+    split = AttentionSplit(
+        group=launch.group,
+        ulysses=launch.mode.ulysses(launch.group.size),
+        lengths=tuple(map(sum, zip(*streams, strict=True))),
+        num_heads=query.shape[1],
+    )
+    mask = None if attn_mask is None else keys_by_member(attn_mask, streams)
+    return split_attention(
+        query, key, value, mask, split, scale=scale, kernel=launch.attending.kernel
+    )

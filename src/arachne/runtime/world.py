@@ -4,6 +4,7 @@
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -24,8 +25,10 @@ class World:
         size: Ranks.
         ranks_per_node: Ranks on each machine.
         device: Where this rank computes.
-        store: Key-value store that all ranks reach; plans travel through it.
+        store: Key-value store that all ranks reach.
         timeout_s: How long to wait for a rank that does not answer.
+        folder: A folder that this machine's ranks and their launcher share while they run; None
+            if they were started by something else.
     """
 
     rank: int
@@ -34,6 +37,7 @@ class World:
     device: torch.device
     store: Store
     timeout_s: float
+    folder: Path | None = None
 
 
 def resolved_device_kind(kind: DeviceKind) -> Literal["cpu", "cuda"]:
@@ -60,7 +64,9 @@ def is_under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def join_world(kind: DeviceKind, timeout_s: float, store: Store | None = None) -> World:
+def join_world(
+    kind: DeviceKind, timeout_s: float, store: Store | None = None, folder: Path | None = None
+) -> World:
     """Join the world that RANK and WORLD_SIZE describe.
 
     Its ranks meet at `store`, or where torchrun's MASTER_ADDR and MASTER_PORT say. Every rank
@@ -95,6 +101,7 @@ def join_world(kind: DeviceKind, timeout_s: float, store: Store | None = None) -
         device=device,
         store=PrefixStore("arachne", store),
         timeout_s=timeout_s,
+        folder=folder,
     )
 
 

@@ -32,8 +32,9 @@ def chosen_cluster(session: Session, known: Cluster | None) -> Cluster:
         _check_every_shape_fits(session, guessed_cluster(session))
         calibration = calibrated(session)
         session.say(
-            f"calibrated on {count_text(world_size, 'rank')}; median error of the cost model "
-            f"{calibration.median_error:.1%}"
+            f"calibrated on {count_text(world_size, 'rank')}; the cost model is off by "
+            f"{calibration.median_error:.1%} (median) and {calibration.p95_error:.1%} (p95) over "
+            f"{calibration.num_launches} launches, {calibration.num_outliers} of them outliers"
         )
         cluster = calibration.cluster
     _check_every_shape_fits(session, cluster)

@@ -3,7 +3,7 @@
 Every key has a default where a safe one exists; unknown keys are errors with the nearest name.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
@@ -11,6 +11,9 @@ from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.data.shapes import ShapeRules
+
+TRAINED_FAMILIES = ("wan", "skyreels_v2", "hunyuan_video")
+"""Families that a run can train; the others can be planned for."""
 
 
 def _at_least(section: str, lowest: float, *, most: float = 1e9, **values: float) -> None:
@@ -150,7 +153,7 @@ class ModelSettings:
         """The transformer's shape; channels and text width follow from the encoders.
 
         Raises:
-            ConfigError: A size is neither given nor in the preset.
+            ConfigError: A size is neither given nor in the preset, or the family cannot have it.
         """
         preset = family_named(self.family).presets.get(self.preset)
         sizes: dict[str, int] = {}
@@ -159,13 +162,17 @@ class ModelSettings:
             if not size:
                 raise ConfigError(f"model.{name} is missing; set it, or name a model.preset")
             sizes[name] = size
-        return ModelShape(
-            family=self.family,
-            latent_channels=latent_channels,
-            text_size=text_size,
-            text_tokens=self.num_text_tokens,
-            **sizes,
-        )
+        inputs = {
+            "latent_channels": latent_channels,
+            "text_size": text_size,
+            "text_tokens": self.num_text_tokens,
+        }
+        if preset is None:
+            shape = ModelShape(family=self.family, **inputs, **sizes)
+        else:  # it may have layers that no setting names
+            shape = replace(preset, **inputs, **sizes)
+        family_named(self.family).check(shape)
+        return shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +221,11 @@ class PlannerSettings:
             the attention heads.
         stack_tokens: Clips of one shape are stacked while a cascade has at most this many tokens.
         timeout_s: A plan later than this is replaced by the static fallback plan.
+        recompute: Whether launches compute activations twice: as far as memory asks for it
+            (`auto`), never, or all of them.
+        ring: `auto` may split a degree into Ulysses groups on a ring.
+        recalibrate_every: Steps between two corrections of the cost model by measured launches;
+            0 keeps it as it was at the start, so that a resumed run makes the same plans.
     """
 
     name: str = "arachne"
@@ -221,10 +233,14 @@ class PlannerSettings:
     max_degree: int = 0
     stack_tokens: int = 1024
     timeout_s: float = 30.0
+    recompute: Literal["auto", "none", "all"] = "auto"
+    ring: Literal["auto", "none"] = "auto"
+    recalibrate_every: int = 10
 
     def __post_init__(self) -> None:
         _at_least("planner", 0, iterations=self.iterations, max_degree=self.max_degree)
         _at_least("planner", 0, stack_tokens=self.stack_tokens)
+        _at_least("planner", 0, recalibrate_every=self.recalibrate_every)
         _at_least("planner", 0, most=1e7, timeout_s=self.timeout_s)
 
 
@@ -250,6 +266,8 @@ class OptimizerSettings:
         weight_decay: Decoupled weight decay.
         warmup_steps: Steps in which the learning rate rises linearly from 0.
         max_grad_norm: Gradients are scaled down to this global norm; 0 switches clipping off.
+        gradients: Type of the buffer that launches add their gradients to, or that it lies in the
+            host's memory. For planning only, so far.
     """
 
     lr: float = 1e-4
@@ -258,6 +276,7 @@ class OptimizerSettings:
     weight_decay: float = 0.01
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
+    gradients: Literal["float32", "bfloat16", "host"] = "float32"
 
     def __post_init__(self) -> None:
         _at_least(

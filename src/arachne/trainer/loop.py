@@ -7,21 +7,26 @@ one step ahead, so that each rank can load what its own launches need and nothin
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 
 from arachne.core.batch import Batch
 from arachne.core.cluster import Cluster
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.core.trace import Trace
+from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.data.loader import ClipLoader
 from arachne.runtime.plan_source import PlanSource
+from arachne.runtime.watched import launch_texts
 from arachne.trainer import state
 from arachne.trainer.agreement import do_together
 from arachne.trainer.bad_steps import MAX_BAD_STEPS, too_many_bad_steps, why_skipped
 from arachne.trainer.cluster_choice import chosen_cluster, fallback_plan
 from arachne.trainer.dataset import ClipArrays
+from arachne.trainer.launch_times import measured_launches
 from arachne.trainer.measure import shared_trace
 from arachne.trainer.planning import PlanRequest, plan_batch
+from arachne.trainer.recalibration import Recalibrator
 from arachne.trainer.schedule import learning_rate
 from arachne.trainer.session import Session
 from arachne.trainer.state import Progressed
@@ -39,6 +44,7 @@ class StepReport:
 
     Attributes:
         trace: Spans of all ranks, for steps that are traced.
+        launches: What each launch took; those that had to do without a clip are left out.
         lr: Learning rate.
         modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
     """
@@ -48,8 +54,14 @@ class StepReport:
     plan: PlacedPlan
     outcome: StepOutcome
     trace: Trace | None
+    launches: tuple[MeasuredLaunch, ...]
     lr: float
     modelled_step_s: float
+
+    @property
+    def launch_error(self) -> float | None:
+        """Median over the launches of |promised / measured − 1|; None if there was none."""
+        return median(each.plan_error for each in self.launches) if self.launches else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,7 @@ class Finished:
         step: Optimizer steps done.
         was_stopped: True if a signal ended it before the last step.
         losses: Loss of every updating step so far.
-        cluster: What plans were made for.
+        cluster: What plans were made for at the end.
         left_out: Names of clips that some step had to do without, sorted.
     """
 
@@ -94,20 +106,21 @@ def train(
     stop.listen()
     progressed = state.load_newest(session) if resume else _fresh()
     cluster = chosen_cluster(session, progressed.cluster)
-    progressed = replace(progressed, cluster=cluster)
+    recalibrator = Recalibrator(session, cluster)
     if progressed.step == 0:
         _validate(session, listener, 0)
     run = _Run(
         session=session,
         listener=listener,
-        cluster=cluster,
+        recalibrator=recalibrator,
         stop=stop,
         max_bad_steps=max_bad_steps,
     )
     with (
         PlanSource[PlanRequest](
             session.world,
-            request_of=lambda step: session.plan_request(step, cluster),
+            session.groups.world,
+            request_of=lambda step: session.plan_request(step, recalibrator.cluster),
             make_plan=plan_batch,
             make_fallback=fallback_plan,
             timeout_s=session.config.planner.timeout_s,
@@ -124,7 +137,7 @@ def train(
 class _Run:
     session: Session
     listener: Listener
-    cluster: Cluster
+    recalibrator: Recalibrator
     stop: StopRequest
     max_bad_steps: int
     left_out: set[str] = field(default_factory=set)
@@ -145,6 +158,7 @@ class _Run:
             next_plan = self._plan_of(step + 1, plans, loader) if step + 1 < last else None
             report = self._step(step, plan, loader)
             progressed = _after(progressed, report.outcome)
+            self.recalibrator.after_step(step, report.launches)
             do_together(
                 self.session.world,
                 self.session.groups.world,
@@ -158,7 +172,8 @@ class _Run:
             wants_stop = report.outcome.wants_stop
             every = config.checkpoint.every
             if wants_stop or done == last or (every and done % every == 0):
-                state.save(self.session, progressed)
+                self.session.recorder.progress.change("checkpoint")
+                state.save(self.session, replace(progressed, cluster=self.recalibrator.cluster))
             if wants_stop and done < last:
                 return self._finished(progressed, was_stopped=True)
             if (config.validation.every and done % config.validation.every == 0) or done == last:
@@ -172,7 +187,7 @@ class _Run:
             step=progressed.step,
             was_stopped=was_stopped,
             losses=progressed.losses,
-            cluster=self.cluster,
+            cluster=self.recalibrator.shared_cluster(),
             left_out=tuple(sorted(self.left_out)),
         )
 
@@ -180,7 +195,9 @@ class _Run:
         self, step: int, plans: PlanSource[PlanRequest], loader: ClipLoader[ClipArrays]
     ) -> PlacedPlan:
         """The plan of a step; starts reading its clips, and planning the step after it."""
+        self.session.recorder.progress.change("plan")
         plan = plans.obtain(step)
+        self.session.recorder.finish(step=step, planner="plan")  # sending it belongs to no step
         if step + 1 < self.session.config.run.steps:
             plans.request(step + 1)
         items = self.session.step_batch(step).items
@@ -190,10 +207,13 @@ class _Run:
     def _step(self, step: int, plan: PlacedPlan, loader: ClipLoader[ClipArrays]) -> StepReport:
         session = self.session
         chosen = self.session.step_batch(step)
+        texts = launch_texts(chosen.batch, plan, session.world.rank)
+        session.recorder.progress.begin_step(step, texts)
         lr = learning_rate(session.config.optimizer, step)
         outcome = run_step(
             session, chosen, plan, read=loader.take, lr=lr, wants_stop=lambda: self.stop.is_set
         )
+        launches = measured_launches(session, plan, outcome.log, outcome.vote.is_kept)
         trace = None
         if self._is_traced(step) and session.world.size <= _MAX_SHOWN_RANKS:
             trace = shared_trace(session, outcome.log)
@@ -203,8 +223,10 @@ class _Run:
             plan=plan,
             outcome=outcome,
             trace=trace,
+            launches=launches,
             lr=lr,
-            modelled_step_s=plan.makespan_s + session.costs(self.cluster).step_overhead_s(),
+            modelled_step_s=plan.makespan_s
+            + session.costs(self.recalibrator.cluster).step_overhead_s(),
         )
 
     def _is_traced(self, step: int) -> bool:

@@ -5,7 +5,7 @@ slow each other down in training too.
 """
 
 import os
-from statistics import median
+from collections import Counter, defaultdict
 
 import torch
 
@@ -18,15 +18,22 @@ from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.rank_log import RankLog, trace_from_logs
 from arachne.core.strict_json import from_json, to_json
 from arachne.core.trace import Trace
-from arachne.cost.calibration import Calibration, Measurement, fit_device
+from arachne.cost.calibration import Calibration, fit_device
 from arachne.cost.cluster_files import machine_cluster
+from arachne.cost.measured_launch import MeasuredLaunch
+from arachne.cost.model import CostModel
 from arachne.runtime.executor import run_launches
 from arachne.runtime.messages import gathered_texts, text_of_first
 from arachne.runtime.world import World
+from arachne.trainer.launch_times import measured_launches
 from arachne.trainer.session import Session
 
 _SHAPES = 5
-_REPEATS = 3
+_LEAST_REPEATS, _MOST_REPEATS = 2, 8
+_BUDGET_S = 5.0
+"""Seconds of measuring, shared out evenly among shapes and degrees; the least repeats come first.
+*Assumption*: short beside any training, long beside most disturbances."""
+
 _USABLE = 0.9
 """Share of the memory that training may use; the rest is the system's and the allocator's."""
 
@@ -34,27 +41,33 @@ _USABLE = 0.9
 def calibrated(session: Session) -> Calibration:
     """The cluster of this run with measured rates; the same on all ranks, who call it together.
 
-    Leaves no gradient behind; may be called again.
+    Repeats go round all shapes and degrees, so that a disturbance of some seconds spoils a few
+    repeats of each instead of all of one. Leaves no gradient behind; may be called again.
     """
-    tokens = measured_shapes(session)
-    degrees = sorted({1, *(d for d in session.degrees if session.world.size % d == 0)})
-    measurements: list[Measurement] = []
+    world, costs = session.world, session.costs(guessed_cluster(session))
+    degrees = sorted({1, *(d for d in session.degrees if world.size % d == 0)})
+    plans: list[PlacedPlan] = []
     for degree in degrees:
-        # The first launch of a degree pays for warming up.
-        _measure(session, tokens[0], degree)
-        for bucket in tokens:
-            measurements += _measure(session, bucket, degree)
+        cascades = [_cascade(session, bucket) for bucket in measured_shapes(session)]
+        of_degree = [_plan(costs, cascade, degree) for cascade in cascades]
+        plans += [plan for plan in of_degree if plan is not None]
+        if of_degree[0] is not None:
+            _measured(session, of_degree[0])  # the first launch of a degree pays for warming up
+    launches: list[MeasuredLaunch] = []
+    num_repeats: Counter[int] = Counter()
+    spent_s: dict[int, float] = defaultdict(float)
+    for _ in range(_MOST_REPEATS):
+        for index, plan in enumerate(plans):
+            # All ranks have the same measurements, and so decide alike.
+            if num_repeats[index] < _LEAST_REPEATS or spent_s[index] < _BUDGET_S / len(plans):
+                found = _measured(session, plan)
+                launches += found
+                num_repeats[index] += 1
+                spent_s[index] += max(each.total_s for each in found)
     session.optimizer.clear_gradients()
-    world = session.world
     text = ""
     if world.rank == 0:
-        fitted = fit_device(
-            session.model.shape,
-            guessed_cluster(session),
-            measurements,
-            element_bytes=torch.finfo(session.dtype).bits // 8,
-        )
-        text = to_json(fitted)
+        text = to_json(fit_device(costs, launches))
     shared = text_of_first(text, session.groups.world, world.device)
     session.recorder.finish(step=0, planner="")
     return from_json(shared, Calibration, what="calibration")
@@ -81,34 +94,36 @@ def measured_shapes(session: Session) -> list[Bucket]:
     return [ordered[index] for index in sorted(chosen)]
 
 
-def _measure(session: Session, bucket: Bucket, degree: int) -> list[Measurement]:
-    """Median over repeats of one shape on all blocks of one degree; one value, on every rank."""
-    world = session.world
+def _cascade(session: Session, bucket: Bucket) -> Cascade:
     num_tokens = family_named(session.model.shape.family).geometry.num_tokens(bucket)
-    cascade = Cascade(module="dit", slots=(0,), bucket=bucket, num_tokens=num_tokens)
-    plan = PlacedPlan(
+    return Cascade(module="dit", slots=(0,), bucket=bucket, num_tokens=num_tokens)
+
+
+def _plan(costs: CostModel, cascade: Cascade, degree: int) -> PlacedPlan | None:
+    """A cascade on every block of a degree, as it would be trained; None if it does not fit."""
+    world_size = costs.cluster.num_gpus
+    ranks_of_block = list(blocks(world_size, degree))
+    if not all(costs.fits(cascade, ranks) for ranks in ranks_of_block):
+        return None
+    return PlacedPlan(
         step=0,
         planner="measurement",
-        world_size=world.size,
+        world_size=world_size,
         launches=tuple(
-            PlacedLaunch(cascade=cascade, ranks=ranks, start_s=0.0, duration_s=0.0)
-            for ranks in blocks(world.size, degree)
+            PlacedLaunch(
+                cascade=cascade,
+                ranks=ranks,
+                start_s=0.0,
+                duration_s=costs.launch_s(cascade, ranks),
+                mode=costs.mode(cascade, ranks),
+            )
+            for ranks in ranks_of_block
         ),
     )
-    results = [_measured_once(session, plan) for _ in range(_REPEATS)]
-    return [
-        Measurement(
-            num_tokens=num_tokens,
-            num_clips=1,
-            degree=degree,
-            compute_s=median(compute_s for compute_s, _ in results),
-            communicate_s=max(0.0, median(rest_s for _, rest_s in results)) if degree > 1 else 0.0,
-        )
-    ]
 
 
-def _measured_once(session: Session, plan: PlacedPlan) -> tuple[float, float]:
-    """Seconds computing on the slowest rank, and the rest of the longest launch."""
+def _measured(session: Session, plan: PlacedPlan) -> tuple[MeasuredLaunch, ...]:
+    """The launches of a plan, run once; on every rank."""
     bucket = plan.launches[0].cascade.bucket
     shape = session.model.shape
     grid = family_named(shape.family).geometry.latent_grid(bucket)
@@ -128,27 +143,7 @@ def _measured_once(session: Session, plan: PlacedPlan) -> tuple[float, float]:
         recorder=session.recorder,
         work=work,
     )
-    log = session.recorder.finish(step=0, planner=plan.planner)
-    trace = shared_trace(session, log)
-    compute_s = max(
-        sum(s.duration_s for s in trace.spans if s.rank == rank and s.kind == "compute")
-        for rank in range(session.world.size)
-    )
-    return compute_s, max(_launch_s(trace, i) for i in range(len(plan.launches))) - compute_s
-
-
-def _launch_s(trace: Trace, launch: int) -> float:
-    """From the arrival of a launch's last member to its end.
-
-    Members wait a little for each other in every collective; that is part of what a degree costs.
-    """
-    first_s: dict[int, float] = {}
-    end_s = 0.0
-    for span in trace.spans:
-        if span.launch == launch:
-            first_s.setdefault(span.rank, span.start_s)
-            end_s = max(end_s, span.end_s)
-    return end_s - max(first_s.values())
+    return measured_launches(session, plan, session.recorder.finish(step=0, planner=plan.planner))
 
 
 def shared_trace(session: Session, log: RankLog) -> Trace:

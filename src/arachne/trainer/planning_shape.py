@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.models.codec import DctCodec
+from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
-from arachne.trainer.config import ModelSettings
+from arachne.trainer.config import TRAINED_FAMILIES, ModelSettings
 
 
 def planning_shape(settings: ModelSettings) -> ModelShape:
@@ -19,24 +21,25 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
     """
     if settings.pretrained:
         return _pretrained_shape(settings)
-    return settings.shape(
-        latent_channels=_latent_channels(settings.video_encoder),
-        text_size=_text_size(settings.text_encoder),
-    )
+    published = family_named(settings.family).presets.get(settings.preset)
+    if settings.family in TRAINED_FAMILIES or published is None:
+        latent_channels = _latent_channels(settings.video_encoder)
+        text_size = _text_size(settings.text_encoder)
+    else:  # nothing could train it with the encoders that need no weights
+        latent_channels, text_size = published.latent_channels, published.text_size
+    return settings.shape(latent_channels=latent_channels, text_size=text_size)
 
 
 def _pretrained_shape(settings: ModelSettings) -> ModelShape:
+    if settings.family not in TRANSFORMERS:
+        raise ConfigError(
+            f"model.pretrained of family {settings.family!r} cannot be read yet; name a "
+            f"model.preset: {', '.join(family_named(settings.family).presets)}"
+        )
     options = _options("model.pretrained", settings.pretrained, "transformer")
-    sizes = {
-        "num_layers": "num_layers",
-        "num_heads": "num_attention_heads",
-        "head_size": "attention_head_dim",
-        "ffn_size": "ffn_dim",
-        "latent_channels": "in_channels",
-        "text_size": "text_dim",
-        "freq_size": "freq_dim",
-    }
-    found = {ours: _size(options, theirs, settings.pretrained) for ours, theirs in sizes.items()}
+    found = TRANSFORMERS[settings.family].sizes(
+        lambda name: _number(options, name, settings.pretrained)
+    )
     return ModelShape(family=settings.family, text_tokens=settings.num_text_tokens, **found)
 
 
@@ -67,6 +70,15 @@ def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
         f"{setting} {folder!r} has no config.json, nor has {part}/ in it; name a folder in "
         "diffusers' layout"
     )
+
+
+def _number(options: dict[str, Any], key: str, folder: str) -> int | float:
+    value = options.get(key)
+    if not isinstance(value, (int, float)):
+        raise ConfigError(
+            f"the config.json of {folder!r} has {key} = {value!r}; it must be a number"
+        )
+    return value
 
 
 def _size(options: dict[str, Any], key: str, folder: str) -> int:

@@ -1,7 +1,7 @@
 """From a dataset on disk to cached arrays, by all ranks together; the same ledger on every rank."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
-from arachne.core.ledger import Ledger, LedgerRow
+from arachne.core.ledger import Ledger
 from arachne.core.strict_json import from_json, to_json
+from arachne.data.atomic_file import remove_leftovers
 from arachne.data.cache import LatentCache, text_key
 from arachne.data.inspect import inspect_dataset
+from arachne.data.limits import MAX_DECODE_S
+from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.manifest import read_manifest, write_manifest
-from arachne.data.prepare import encode_clip, missing
+from arachne.data.prepare import Store
 from arachne.data.split import held_out, training_rows
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import World
@@ -62,45 +65,19 @@ def prepare(
     Raises:
         DataError: The dataset cannot be read, or no clip of it is usable.
     """
-    if world.rank == 0 and not manifest.is_file():
-        write_manifest(_inspected(config, progress), manifest)
-    _meet(world, "ledger")
-    if not manifest.is_file():
-        raise ConfigError(
-            f"run.dir {str(manifest.parent)!r} of rank {world.rank} is not the one of rank 0: its "
-            f"{manifest.name} is missing; name a folder that all machines share"
-        )
-    ledger = read_manifest(manifest)
-    cache_dir = Path(config.data.cache)
-    fingerprints = (video_encoder.fingerprint, text_encoder.fingerprint)
-    # Dealt before asking what is missing: other ranks may have begun to fill the cache.
-    dealt = ledger.usable[world.rank :: world.size]
-    mine = missing(dealt, LatentCache(cache_dir), config.data.fps, *fingerprints)
-    rejected: list[LedgerRow] = []
-    for done, row in enumerate(mine, start=1):
-        encoded = encode_clip(
-            row,
-            Path(config.data.path),
-            config.data.fps,
-            video_encoder,
-            text_encoder,
-            LatentCache(cache_dir),
-        )
-        if encoded.status == "rejected":
-            rejected.append(encoded)
-        progress("encoding clips", done, len(mine))
-    ledger = _without(ledger, _everybodys(world, rejected))
-    if world.rank == 0:
-        _store_null_text(text_encoder, cache_dir)
-        if ledger != read_manifest(manifest):
-            write_manifest(ledger, manifest)
-    _meet(world, "amended ledger")
-    _check_cache_is_shared(world, ledger, config, fingerprints)
+    workshop = workshop_of(
+        config,
+        video_encoder,
+        text_encoder,
+        num_decoders=decoders_per_process(world.device.type, world.ranks_per_node),
+    )
+    ledger = prepared_ledger(world, config, workshop, manifest=manifest, progress=progress)
     if not ledger.usable:
         raise DataError(
             f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
             f"see why with: arachne inspect {config.data.path}"
         )
+    cache_dir = workshop.store.cache_dir
     train = TrainingData(
         rows=training_rows(ledger.usable, config.data.held_out),
         cache_dir=cache_dir,
@@ -123,33 +100,96 @@ def prepare(
     return prepared
 
 
-def _store_null_text(text_encoder: TextEncoder, cache_dir: Path) -> None:
-    """Cache the empty caption's states too, so that a full cache needs no encoder."""
-    cache = LatentCache(cache_dir)
-    key = text_key("", text_encoder.fingerprint)
-    if not cache.has(key):
-        cache.put(key, np.asarray(text_encoder.encode(""), dtype=np.float32))
+def workshop_of(
+    config: RunConfig,
+    video_encoder: VideoEncoder,
+    text_encoder: TextEncoder,
+    *,
+    num_decoders: int = 1,
+    time_limit_s: float = MAX_DECODE_S,
+) -> Workshop:
+    """What a run's arrays are made from and with."""
+    store = Store(
+        cache_dir=Path(config.data.cache),
+        fps=config.data.fps,
+        video_fingerprint=video_encoder.fingerprint,
+        text_fingerprint=text_encoder.fingerprint,
+    )
+    return Workshop(
+        root=Path(config.data.path),
+        store=store,
+        video_encoder=video_encoder,
+        text_encoder=text_encoder,
+        num_decoders=num_decoders,
+        time_limit_s=time_limit_s,
+    )
 
 
-def _check_cache_is_shared(
-    world: World, ledger: Ledger, config: RunConfig, fingerprints: tuple[str, str]
-) -> None:
-    """Look for one clip of each other rank's share: a cache on one machine's own disk shows here.
+def prepared_ledger(
+    world: World, config: RunConfig, workshop: Workshop, *, manifest: Path, progress: Progress
+) -> Ledger:
+    """The manifest's ledger, once all that can be made of it is cached; all ranks call it together.
 
     Raises:
-        ConfigError: This rank does not see what another one encoded.
+        DataError: The dataset cannot be read, or the cache cannot be written.
+        ConfigError: The ranks do not share `run.dir`.
     """
-    cache = LatentCache(Path(config.data.cache))
-    for row in ledger.usable[: world.size]:
-        if missing([row], cache, config.data.fps, *fingerprints):
-            raise ConfigError(
-                f"data.cache {config.data.cache!r}: rank {world.rank} does not find clip "
-                f"{row.clip.name!r}, which another rank encoded; name a folder that all machines "
-                "share"
-            )
+    if world.rank == 0:
+        remove_leftovers(workshop.store.cache_dir)
+        if not manifest.is_file():
+            write_manifest(inspected(config, progress), manifest)
+    _meet(world, "ledger")
+    if not manifest.is_file():
+        raise ConfigError(
+            f"run.dir {str(manifest.parent)!r} of rank {world.rank} is not the one of rank 0: its "
+            f"{manifest.name} is missing; name a folder that all machines share"
+        )
+    ledger = read_manifest(manifest)
+    reasons = _everybodys(world, made(workshop, ledger, progress))
+    if world.rank == 0:
+        amend_manifest(manifest, workshop.store, reasons)
+    _meet(world, "amended ledger")
+    return read_manifest(manifest)
 
 
-def _inspected(config: RunConfig, progress: Progress) -> Ledger:
+def made(workshop: Workshop, ledger: Ledger, progress: Progress) -> dict[str, str]:
+    """Make all arrays of a ledger; why clips were rejected on the way, by their latents' key."""
+    pieces = workshop.store.pieces(ledger.rows)
+    reasons: dict[str, str] = {}
+    num_settled = 0
+
+    def tell(event: Begun | Settled) -> None:
+        nonlocal num_settled
+        if isinstance(event, Begun):
+            return
+        num_settled += 1
+        if event.reason:
+            reasons[event.key] = event.reason
+        progress("encoding clips", num_settled, len(pieces))
+
+    make_arrays(workshop, pieces, tell)
+    return reasons
+
+
+def amend_manifest(manifest: Path, store: Store, reasons: Mapping[str, str]) -> Ledger:
+    """Reject clips of which no latents could be made; the ledger that then stands.
+
+    Raises:
+        DataError: The manifest cannot be read or written.
+    """
+    before = read_manifest(manifest)
+    ledger = store.amended(before, reasons)
+    if ledger != before:
+        write_manifest(ledger, manifest)
+    return ledger
+
+
+def inspected(config: RunConfig, progress: Progress) -> Ledger:
+    """The ledger of a run's dataset; nothing is written.
+
+    Raises:
+        DataError: The dataset cannot be read.
+    """
     return inspect_dataset(
         Path(config.data.path),
         config.data.shape_rules,
@@ -160,20 +200,26 @@ def _inspected(config: RunConfig, progress: Progress) -> Ledger:
     )
 
 
-def _everybodys(world: World, rejected: list[LedgerRow]) -> list[LedgerRow]:
+def decoders_per_process(device: str, num_processes: int) -> int:
+    """How many decoders each of a machine's preparing processes should have.
+
+    A GPU encodes faster than one core decodes, so its process keeps several cores busy; a process
+    that encodes on the CPU has one core for both.
+    """
+    if device == "cpu":
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // num_processes)
+
+
+def _everybodys(world: World, reasons: dict[str, str]) -> dict[str, str]:
     """What all ranks rejected while encoding."""
-    world.store.set(f"rejected/{world.rank}", to_json(rejected))
-    rows: list[LedgerRow] = []
+    world.store.set(f"rejected/{world.rank}", to_json(reasons))
+    found: dict[str, str] = {}
     for rank in range(world.size):
         key = f"rejected/{rank}"
         world.store.wait([key], _PATIENCE)
-        rows += from_json(world.store.get(key), list[LedgerRow], what="rejected rows")
-    return rows
-
-
-def _without(ledger: Ledger, rejected: list[LedgerRow]) -> Ledger:
-    by_clip = {row.clip: row for row in rejected}
-    return replace(ledger, rows=tuple(by_clip.get(row.clip, row) for row in ledger.rows))
+        found |= from_json(world.store.get(key), dict[str, str], what="rejected clips")
+    return found
 
 
 def _meet(world: World, what: str) -> None:

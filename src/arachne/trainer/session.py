@@ -11,10 +11,12 @@ from arachne.core.blocks import allowed_degrees
 from arachne.core.cluster import Cluster
 from arachne.core.errors import ConfigError
 from arachne.core.model_shape import ModelShape
+from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
+from arachne.models.diffusers_module import VideoTransformer, build_transformer, load_transformer
 from arachne.models.encoders import text_encoder_named, video_encoder_named
+from arachne.models.families import transformer_named
 from arachne.models.interface import TextEncoder, VideoEncoder, VideoModel
-from arachne.models.wan import WanModel, build_wan, load_wan
 from arachne.runtime.clock import clock_for
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
@@ -67,6 +69,7 @@ class Session:
             model=self.model.shape,
             cluster=cluster,
             element_bytes=torch.finfo(self.dtype).bits // 8,
+            options=launch_options(self.config, needs_heads=self.world.device.type == "cuda"),
         )
 
     def step_batch(self, step: int) -> StepBatch:
@@ -89,12 +92,22 @@ class Session:
         )
 
 
+def launch_options(config: RunConfig, *, needs_heads: bool) -> CostOptions:
+    """Which modes launches of a run may have."""
+    return CostOptions(
+        recompute=config.planner.recompute, ring=config.planner.ring, needs_heads=needs_heads
+    )
+
+
 def run_degrees(
     config: RunConfig, world_size: int, shape: ModelShape, device_type: str
 ) -> tuple[int, ...]:
-    """Degrees that plans may use; on GPUs no rank may be left without an attention head."""
+    """Degrees that plans may use; on GPUs no rank may be left without an attention head.
+
+    With rings a degree may pass the number of heads: only its Ulysses groups may not.
+    """
     limit = config.planner.max_degree or world_size
-    if device_type == "cuda":
+    if device_type == "cuda" and config.planner.ring == "none":
         limit = min(limit, shape.num_heads)
     return allowed_degrees(world_size, min(limit, world_size))
 
@@ -152,19 +165,29 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
 
 def built_model(
     settings: ModelSettings, seed: int, video_encoder: VideoEncoder, text_encoder: TextEncoder
-) -> WanModel:
+) -> VideoTransformer:
     """The model on the CPU: random weights of the run's seed, or pretrained ones.
 
     Raises:
-        ConfigError: The encoders do not fit the pretrained model.
+        ConfigError: The family cannot be trained, or not from these weights, or the encoders do
+            not fit the pretrained model.
     """
+    family = transformer_named(settings.family)
+    if family.not_trained or (settings.pretrained and family.not_pretrained):
+        setting = "pretrained" if not family.not_trained else "family"
+        raise ConfigError(
+            f"model.{setting} {getattr(settings, setting)!r} cannot be trained: "
+            f"{family.not_trained or family.not_pretrained}"
+        )
     dtype = DTYPES[settings.dtype]
     if not settings.pretrained:
         shape = settings.shape(
             latent_channels=video_encoder.latent_channels, text_size=text_encoder.text_size
         )
-        return build_wan(shape, dtype=dtype, seed=seed)
-    model = load_wan(settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens)
+        return build_transformer(shape, dtype=dtype, seed=seed)
+    model = load_transformer(
+        family.name, settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens
+    )
     for what, found, needed in (
         ("latent channels", video_encoder.latent_channels, model.shape.latent_channels),
         ("text width", text_encoder.text_size, model.shape.text_size),

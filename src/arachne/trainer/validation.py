@@ -31,6 +31,7 @@ def validation_loss(session: Session) -> float:
     losses = torch.zeros(len(data.rows), dtype=torch.float64)
     is_lost = torch.zeros(len(data.rows), dtype=torch.float64)
     for item in _items_of_rank(session, [row.num_tokens for row in data.rows]):
+        session.recorder.progress.change("validate")
         try:
             arrays = data.read(item)
         except DataError:

@@ -72,12 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
         show_end,
         write_summary,
     )
-    from arachne.models.wan import import_wan
+    from arachne.models.diffusers_module import import_transformer
     from arachne.runtime.launcher import run_ranks
     from arachne.runtime.world import default_num_ranks
 
     _headline(console, "train by cascades, then check gradients and race strategies")
-    import_wan()
+    import_transformer(config.model.family)
     config = replace(
         config,
         run=replace(config.run, ranks=config.run.ranks or default_num_ranks(config.run.device)),

@@ -1,10 +1,19 @@
 """What each model family looks like to the planner; a family is one file and one entry here."""
 
 from arachne.core.errors import ConfigError
+from arachne.core.families.cogvideox import COGVIDEOX
 from arachne.core.families.family import Family
+from arachne.core.families.hunyuan_video import HUNYUAN_VIDEO
+from arachne.core.families.hunyuan_video15 import HUNYUAN_VIDEO15
+from arachne.core.families.ltx import LTX
+from arachne.core.families.mochi import MOCHI
+from arachne.core.families.skyreels_v2 import SKYREELS_V2
 from arachne.core.families.wan import WAN
 
-FAMILIES: dict[str, Family] = {WAN.name: WAN}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (WAN, COGVIDEOX, HUNYUAN_VIDEO, HUNYUAN_VIDEO15, LTX, MOCHI, SKYREELS_V2)
+}
 
 
 def family_named(name: str) -> Family:

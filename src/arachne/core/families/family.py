@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from arachne.core.activation_inputs import ActivationInputs
+from arachne.core.encoder_shape import TextEncoderShape, VideoEncoderShape
+from arachne.core.errors import ConfigError
 from arachne.core.model_shape import FlopInputs, Geometry, ModelShape
 
 
@@ -16,6 +19,11 @@ class Family:
         presets: Published shapes by name, for example `wan-1.3b`.
         num_parameters: Exact number of trainable parameters of a shape.
         flop_inputs: What a forward pass multiplies.
+        video_encoder: The autoencoder whose latents the published models were trained on.
+        text_encoders: The encoders whose states they were trained on.
+        activation_inputs: What it keeps for the backward.
+        fixed_ffn_size: Feed-forward width that goes with a model width, where diffusers' class
+            leaves no choice.
     """
 
     name: str
@@ -23,3 +31,21 @@ class Family:
     presets: Mapping[str, ModelShape]
     num_parameters: Callable[[ModelShape], int]
     flop_inputs: Callable[[ModelShape], FlopInputs]
+    video_encoder: VideoEncoderShape
+    text_encoders: tuple[TextEncoderShape, ...]
+    activation_inputs: Callable[[ModelShape], ActivationInputs]
+    fixed_ffn_size: Callable[[int], int] | None = None
+
+    def check(self, shape: ModelShape) -> None:
+        """Refuse sizes that the family's transformer cannot have.
+
+        Raises:
+            ConfigError: Names the size and what it has to be.
+        """
+        if self.fixed_ffn_size is not None:
+            needed = self.fixed_ffn_size(shape.hidden_size)
+            if shape.ffn_size != needed:
+                raise ConfigError(
+                    f"model.ffn_size is {shape.ffn_size}; a {self.name} model of width "
+                    f"{shape.hidden_size} has {needed}"
+                )

@@ -1,14 +1,18 @@
 """Wan 2.1: text-to-video transformers with cross-attention to the text.
 
-Sizes: the `transformer/config.json` of Wan2.1-T2V-1.3B and -14B in diffusers' layout.
+Layers: diffusers' `WanTransformer3DModel`. Sizes: the `transformer/config.json` of
+Wan2.1-T2V-1.3B and -14B in diffusers' layout.
 """
 
 from math import prod
 
+from arachne.core.activation_inputs import ActivationInputs, BlockRun, Kept
+from arachne.core.families.encoders import UMT5_XXL, WAN_VAE
 from arachne.core.families.family import Family
-from arachne.core.model_shape import FlopInputs, Geometry, ModelShape
+from arachne.core.families.layers import linear, two_layers
+from arachne.core.model_shape import FlopInputs, Geometry, ModelShape, WeightGroup
 
-_GEOMETRY = Geometry(temporal_compression=4, spatial_compression=8, patch=(1, 2, 2))
+WAN_GEOMETRY = Geometry(temporal_compression=4, spatial_compression=8, patch=(1, 2, 2))
 
 
 def _shape(num_layers: int, num_heads: int, ffn_size: int) -> ModelShape:
@@ -24,37 +28,65 @@ def _shape(num_layers: int, num_heads: int, ffn_size: int) -> ModelShape:
     )
 
 
-def _num_parameters(shape: ModelShape) -> int:
+def wan_parameters(shape: ModelShape) -> int:
+    """Trainable parameters of a transformer with Wan's layers."""
     d, f = shape.hidden_size, shape.ffn_size
-    patch_channels = shape.latent_channels * prod(_GEOMETRY.patch)
-    attention = 4 * (d * d + d) + 2 * d  # q, k, v, out with biases; RMS norms of q and k
-    block = 2 * attention + 2 * d + (d * f + f) + (f * d + d) + 6 * d  # norm2, ffn, modulation
-    embed = (patch_channels * d + d) + (shape.freq_size * d + d) + (d * d + d)
-    embed += (d * 6 * d + 6 * d) + (shape.text_size * d + d) + (d * d + d)
-    return embed + shape.num_layers * block + (d * patch_channels + patch_channels) + 2 * d
+    patch_channels = shape.latent_channels * prod(WAN_GEOMETRY.patch)
+    attention = 4 * linear(d, d) + 2 * d  # q, k, v, out; RMS norms of q and k
+    block = 2 * attention + 2 * d + two_layers(d, f, d) + 6 * d  # norm2, feed-forward, modulation
+    embed = linear(patch_channels, d) + two_layers(shape.text_size, d, d)
+    embed += two_layers(shape.freq_size, d, d) + linear(d, 6 * d)
+    return embed + shape.num_layers * block + linear(d, patch_channels) + 2 * d
 
 
-def _flop_inputs(shape: ModelShape) -> FlopInputs:
-    d, f = shape.hidden_size, shape.ffn_size
-    patch_channels = shape.latent_channels * prod(_GEOMETRY.patch)
+def wan_flop_inputs(shape: ModelShape) -> FlopInputs:
+    """What a transformer with Wan's layers multiplies."""
+    d, f, layers = shape.hidden_size, shape.ffn_size, shape.num_layers
+    patch_channels = shape.latent_channels * prod(WAN_GEOMETRY.patch)
     block = 4 * d * d + 2 * d * d + 2 * d * f  # self q k v out; cross q out; feed-forward
+    text = shape.text_size * d + d * d + layers * 2 * d * d  # embedder; cross k v
+    time = shape.freq_size * d + d * d + 6 * d * d
     return FlopInputs(
-        weights_per_token=shape.num_layers * block + 2 * patch_channels * d,
-        weights_per_text_token=shape.text_size * d + d * d + shape.num_layers * 2 * d * d,
-        weights_per_clip=shape.freq_size * d + d * d + 6 * d * d,
-        self_attention_layers=shape.num_layers,
-        cross_attention_layers=shape.num_layers,
+        weights=(
+            WeightGroup(num_weights=patch_channels * d, meets_video=True),
+            WeightGroup(
+                num_weights=layers * block + d * patch_channels, meets_video=True, is_split=True
+            ),
+            WeightGroup(num_weights=text, num_other_tokens=shape.text_tokens),
+            WeightGroup(num_weights=time, num_other_tokens=1),
+        ),
+        self_attention_layers=layers,
+        cross_attention_layers=layers,
         attention_size=d,
+    )
+
+
+def wan_activation_inputs(shape: ModelShape) -> ActivationInputs:
+    """What a transformer with Wan's layers keeps for its backward."""
+    d, f = shape.hidden_size, shape.ffn_size
+    block = BlockRun(
+        num_blocks=shape.num_layers,
+        trained=Kept(video=22 * d + 2 * f, other=4 * d, video_copies=24 * d, other_copies=4 * d),
+        adapted=Kept(video=15 * d + 2 * f, other=3 * d, video_copies=12 * d, other_copies=2 * d),
+        entered=Kept(video=d),
+    )
+    return ActivationInputs(
+        blocks=(block,),
+        ends=Kept(video=3 * d, other=3 * d + shape.text_size, video_copies=4 * d),
+        other_tokens=shape.text_tokens,
     )
 
 
 WAN = Family(
     name="wan",
-    geometry=_GEOMETRY,
+    geometry=WAN_GEOMETRY,
     presets={
         "wan-1.3b": _shape(num_layers=30, num_heads=12, ffn_size=8960),
         "wan-14b": _shape(num_layers=40, num_heads=40, ffn_size=13824),
     },
-    num_parameters=_num_parameters,
-    flop_inputs=_flop_inputs,
+    num_parameters=wan_parameters,
+    flop_inputs=wan_flop_inputs,
+    video_encoder=WAN_VAE,
+    text_encoders=(UMT5_XXL,),
+    activation_inputs=wan_activation_inputs,
 )

@@ -1,0 +1,161 @@
+"""`arachne checkpoints RUN_DIR`: list, verify and prune a run's checkpoints; needs no torch."""
+
+import argparse
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arachne.core.errors import CheckpointError, ConfigError, DataError
+from arachne.core.strict_json import to_json
+from arachne.core.units import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from arachne.trainer.checkpoint_files import StepFolder
+
+_EXAMPLE = """example:
+  arachne checkpoints runs/first                   list them
+  arachne checkpoints runs/first --verify          compare every byte with its SHA-256
+  arachne checkpoints runs/first --prune --keep 2  delete all but the two newest whole ones
+
+exit code: 0 every checkpoint that was looked at is whole, 3 some are not, 2 there is none"""
+
+_CONDITIONS = {
+    "": "committed",
+    ".partial": "unfinished",
+    ".replaced": "replaced",
+    ".deleting": "being deleted",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """One folder of `checkpoints/`.
+
+    Attributes:
+        name: Folder.
+        step: Optimizer steps done.
+        condition: `committed`, `unfinished`, `replaced` (saved once more since), `being deleted`.
+        num_bytes: Bytes of its files.
+        written: When it was last changed, UTC, ISO 8601.
+        ranks: Ranks that wrote it; None if that cannot be read.
+        loss: Last loss; None if there is none, or it cannot be read.
+        fault: What is wrong with it; empty if nothing was found.
+    """
+
+    name: str
+    step: int
+    condition: str
+    num_bytes: int
+    written: str
+    ranks: int | None = None
+    loss: float | None = None
+    fault: str = ""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the verb."""
+    parser = subparsers.add_parser(
+        "checkpoints",
+        help="list, verify and prune a run's checkpoints",
+        description="List a run's checkpoints, newest first.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
+    parser.add_argument("--verify", action="store_true", help="hash every file")
+    parser.add_argument("--prune", action="store_true", help="delete old ones; needs --keep")
+    parser.add_argument("--keep", type=int, metavar="N", help="newest whole ones that stay")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the checkpoints; 3 if one of them has a fault, else 0.
+
+    Raises:
+        ConfigError: The options contradict each other, or a training holds the folder.
+        CheckpointError: There is no checkpoint, or none that is whole is left to keep.
+        DataError: The folder is not there.
+    """
+    from arachne.trainer.checkpoint_files import checkpoints_dir, step_folders
+
+    run_dir: Path = arguments.run_dir
+    if arguments.prune != (arguments.keep is not None):
+        raise ConfigError("--prune and --keep N belong together; give both or neither")
+    if arguments.keep is not None and arguments.keep < 1:
+        raise ConfigError(f"--keep is {arguments.keep}; at least 1 checkpoint has to stay")
+    if not run_dir.is_dir():
+        raise DataError(f"there is no folder {str(run_dir)!r}; name the folder of a run")
+    keep: int | None = arguments.keep
+    pruned = () if keep is None else _pruned(run_dir, keep)
+    folders = step_folders(checkpoints_dir(run_dir))
+    if not folders:
+        raise CheckpointError(f"run {str(run_dir)!r} has no checkpoint")
+    rows = [_row(folder, is_hashed=arguments.verify) for folder in folders]
+    if arguments.json:
+        print(to_json({"checkpoints": rows, "pruned": pruned}))
+    else:
+        _print_table(rows, pruned, is_hashed=arguments.verify)
+    return 3 if any(row.fault for row in rows) else 0
+
+
+def _pruned(run_dir: Path, keep: int) -> tuple[str, ...]:
+    """Delete what is older than the `keep` newest, counted from the newest whole one."""
+    from arachne.cli.run_dir import locked_run_dir
+    from arachne.trainer.checkpoint import newest, prune
+    from arachne.trainer.checkpoint_files import disk_errors_named, step_folders
+
+    with locked_run_dir(run_dir), disk_errors_named(run_dir):
+        whole = newest(run_dir, on_skip=lambda _: None)
+        (step,) = (f.step for f in step_folders(whole.parent) if f.path == whole)
+        return prune(run_dir, keep, newest_step=step)
+
+
+def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow:
+    from arachne.trainer.checkpoint import CheckpointReader, verified
+
+    path = folder.path
+    files = [file for file in path.iterdir() if file.is_file()]
+    state, fault = None, ""
+    if folder.suffix in ("", ".replaced"):
+        try:
+            state = (verified(path) if is_hashed else CheckpointReader(path)).state
+        except CheckpointError as error:
+            fault = str(error).removeprefix(f"checkpoint {path.name}: ")
+    return CheckpointRow(
+        name=path.name,
+        step=folder.step,
+        condition=_CONDITIONS[folder.suffix],
+        num_bytes=sum(file.stat().st_size for file in files),
+        written=datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        ranks=state.world_size if state else None,
+        loss=state.losses[-1] if state and state.losses else None,
+        fault=fault,
+    )
+
+
+def _print_table(rows: list[CheckpointRow], pruned: tuple[str, ...], *, is_hashed: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column, justify in (("checkpoint", "left"), ("written (UTC)", "left"), ("size", "right")):
+        table.add_column(column, justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
+    table.add_column("ranks", justify="right")
+    table.add_column("loss", justify="right")
+    table.add_column("condition", overflow="fold")
+    for row in rows:
+        whole = "whole" if is_hashed and row.condition == "committed" else row.condition
+        table.add_row(
+            row.name,
+            row.written.removesuffix("+00:00").replace("T", " "),
+            bytes_text(row.num_bytes),
+            "" if row.ranks is None else str(row.ranks),
+            "" if row.loss is None else f"{row.loss:.4f}",
+            row.fault or whole,
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    if pruned:
+        console.print(f"deleted {count_text(len(pruned), 'checkpoint')}: {', '.join(pruned)}")

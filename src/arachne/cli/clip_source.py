@@ -1,0 +1,180 @@
+"""Whose clips a verb models: the run's dataset, a manifest, or clips drawn like a public set's."""
+
+import argparse
+import os
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from pathlib import Path
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from arachne.core.bucket import Bucket
+from arachne.core.errors import ConfigError, DataError
+from arachne.core.families import family_named
+from arachne.core.ledger import Ledger, LedgerRow
+from arachne.core.model_shape import Geometry
+from arachne.core.units import count_text
+
+if TYPE_CHECKING:
+    from arachne.data.shapes import ShapeRules
+    from arachne.trainer.config import RunConfig
+
+NUM_DRAWN = 10_000
+"""Clips that are drawn where no dataset is read: more than the steps that anybody models take."""
+
+
+def add_clip_source(parser: argparse.ArgumentParser) -> None:
+    """Add `--clips`, `--frame-cap` and `--resolutions` to a verb."""
+    group = parser.add_argument_group("clips")
+    group.add_argument(
+        "--clips",
+        metavar="NAME|FILE",
+        help="clips drawn like those of panda70m, webvid10m or opensora1.2-stage3 (or `list`), or "
+        "those of a manifest.parquet; then data.path need not exist (default: the run file's "
+        "dataset)",
+    )
+    group.add_argument(
+        "--frame-cap",
+        type=int,
+        metavar="FRAMES",
+        help="longest clip; each takes the longest length that is legal for the model, up to this "
+        "(default: the lengths in data.frame_buckets)",
+    )
+    group.add_argument(
+        "--resolutions",
+        metavar="WxH:SHARE,…",
+        help="frame sizes to train drawn clips in, as 1280x720:0.7,640x368:0.3 (default: those of "
+        "the set, scaled down to data.resolution; all landscape)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelledClips:
+    """The clips that steps are drawn from.
+
+    Attributes:
+        source: Where they come from.
+        ledger: What became of every clip of the source.
+        rows: Those that train.
+    """
+
+    source: str
+    ledger: Ledger
+    rows: tuple[LedgerRow, ...]
+
+    @property
+    def text(self) -> str:
+        """One line: `panda70m (drawn): 10,000 clips of up to 129 frames and …`."""
+        tokens = [row.num_tokens for row in self.rows]
+        frames = max(row.bucket.frames for row in self.rows if row.bucket)
+        longest = f"{count_text(frames, 'frame')} and {max(tokens):,} tokens"
+        return (
+            f"{self.source}: {count_text(len(tokens), 'clip')} of up to {longest}, "
+            f"median {median_low(tokens):,}"
+        )
+
+
+def modelled_clips(arguments: argparse.Namespace, config: "RunConfig") -> ModelledClips:
+    """The clips that were asked for.
+
+    Raises:
+        ArachneError: An option, the dataset or the manifest cannot work, or no clip is usable.
+    """
+    from arachne.data.split import training_rows
+
+    geometry = family_named(config.model.family).geometry
+    if arguments.frame_cap is not None and arguments.frame_cap < 1:
+        raise ConfigError(f"--frame-cap is {arguments.frame_cap}; it must be at least 1")
+    rules = _rules(arguments, config, geometry)
+    if arguments.clips is None:
+        _refuse_resolutions(arguments, "the run's dataset")
+        ledger, source = _inspected(config, rules, geometry), config.data.path
+    elif Path(arguments.clips).suffix == ".parquet":
+        _refuse_resolutions(arguments, f"manifest {arguments.clips!r}")
+        ledger, source = _manifest(arguments, geometry), arguments.clips
+    else:
+        ledger = _drawn(arguments, config, rules, geometry)
+        return _usable(f"{arguments.clips} (drawn)", ledger, ledger.usable)
+    return _usable(source, ledger, training_rows(ledger.usable, config.data.held_out))
+
+
+def _usable(source: str, ledger: Ledger, rows: tuple[LedgerRow, ...]) -> ModelledClips:
+    if rows:
+        return ModelledClips(source=source, ledger=ledger, rows=rows)
+    if ledger.usable:
+        raise DataError(
+            f"all {len(ledger.usable):,} usable clips of {source!r} are held out; lower "
+            "data.held_out"
+        )
+    why = next((row.reason for row in ledger.rows), "it is empty")
+    if Path(source).is_dir():
+        why = f"see why with: arachne inspect {source}"
+    raise DataError(f"none of the {len(ledger.rows):,} clips in {source!r} is usable; {why}")
+
+
+def _rules(arguments: argparse.Namespace, config: "RunConfig", geometry: Geometry) -> "ShapeRules":
+    from arachne.data.length_distributions import parsed_size_mix
+
+    rules = config.data.shape_rules
+    if arguments.frame_cap is not None:
+        lengths = range(1, arguments.frame_cap + 1, geometry.frame_step)
+        rules = replace(rules, frame_buckets=tuple(lengths))
+    if arguments.resolutions is not None:  # these sizes are meant as they are
+        areas = [size.width * size.height for size in parsed_size_mix(arguments.resolutions)]
+        rules = replace(rules, resolution=ceil(sqrt(max(areas))))
+    return rules
+
+
+def _refuse_resolutions(arguments: argparse.Namespace, source: str) -> None:
+    if arguments.resolutions is not None:
+        raise ConfigError(
+            f"--resolutions is for drawn clips, but those of {source} have sizes of their own; "
+            "leave it out, or name a set with --clips, such as panda70m"
+        )
+
+
+def _inspected(config: "RunConfig", rules: "ShapeRules", geometry: Geometry) -> Ledger:
+    from arachne.data.inspect import inspect_dataset
+
+    return inspect_dataset(
+        Path(config.data.path),
+        rules,
+        geometry,
+        config.data.missing_caption,
+        num_workers=len(os.sched_getaffinity(0)),
+    )
+
+
+def _drawn(
+    arguments: argparse.Namespace, config: "RunConfig", rules: "ShapeRules", geometry: Geometry
+) -> Ledger:
+    from arachne.data.drawn_clips import drawn_ledger
+    from arachne.data.length_distributions import distribution_named, parsed_size_mix
+
+    sizes = parsed_size_mix(arguments.resolutions) if arguments.resolutions else None
+    return drawn_ledger(
+        distribution_named(arguments.clips),
+        rules,
+        geometry,
+        num_clips=NUM_DRAWN,
+        seed=config.run.seed,
+        sizes=sizes,
+    )
+
+
+def _manifest(arguments: argparse.Namespace, geometry: Geometry) -> Ledger:
+    """A manifest's ledger; clips longer than the cap are cut, and tokens counted for the model."""
+    from arachne.data.manifest import read_manifest
+
+    ledger = read_manifest(Path(arguments.clips))
+    return Ledger(rows=tuple(_capped(row, arguments.frame_cap, geometry) for row in ledger.rows))
+
+
+def _capped(row: LedgerRow, frame_cap: int | None, geometry: Geometry) -> LedgerRow:
+    if row.bucket is None:
+        return row
+    bucket = row.bucket
+    if frame_cap is not None:
+        frames = geometry.legal_frames_up_to(min(bucket.frames, frame_cap))
+        bucket = Bucket(width=bucket.width, height=bucket.height, frames=frames)
+    return replace(row, bucket=bucket, num_tokens=geometry.num_tokens(bucket))

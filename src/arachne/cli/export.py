@@ -1,0 +1,71 @@
+"""`arachne export RUN_DIR --to diffusers DIR`: weights that other programs load."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from arachne.cli.run_dir import opened_checkpoint
+from arachne.core.units import bytes_text
+
+_EXAMPLE = """example:
+  arachne export runs/first --to diffusers exported/
+  arachne export runs/first --to comfyui exported-comfyui/ --dtype bfloat16 --checkpoint 400
+
+diffusers: DIR/transformer, as WanTransformer3DModel.from_pretrained reads it
+comfyui:   DIR/diffusion_model.safetensors, for ComfyUI's models/diffusion_models
+
+What was written is loaded again and compared before the command says done."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the verb."""
+    parser = subparsers.add_parser(
+        "export",
+        help="weights of a checkpoint for diffusers or ComfyUI",
+        description="Write the weights of the newest whole checkpoint of a run into a new folder.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="new folder for the weights")
+    parser.add_argument(
+        "--to", required=True, choices=("diffusers", "comfyui"), help="whose names and files"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float64"),
+        default="float32",
+        help="of the weights (default: float32, as the master weights)",
+    )
+    parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
+    parser.add_argument(
+        "--max-shard-size", default="5GB", metavar="SIZE", help="of diffusers' files (5GB)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export and say what was written; 0.
+
+    Raises:
+        ArachneError: There is no run or checkpoint, or the folder cannot be written.
+    """
+    config, checkpoint = opened_checkpoint(arguments.run_dir, arguments.checkpoint)
+
+    from arachne.trainer.export import export, num_parameters
+
+    files = export(
+        config,
+        checkpoint,
+        arguments.folder,
+        to=arguments.to,
+        dtype=arguments.dtype,
+        max_shard=arguments.max_shard_size,
+    )
+    print(
+        f"{checkpoint.name}: {num_parameters(checkpoint):,} parameters in {arguments.dtype}, "
+        "written, read back and compared"
+    )
+    for path in files:
+        print(f"{bytes_text(path.stat().st_size):>10}  {path}")
+    return 0

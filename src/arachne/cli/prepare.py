@@ -1,0 +1,107 @@
+"""`arachne prepare RUN.toml`: decodes and encodes a run's clips into its cache before training."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from arachne.cli.run_file import add_run_file, loaded_config
+from arachne.core.errors import ConfigError
+from arachne.core.strict_json import to_json
+from arachne.core.units import bytes_text, count_text, seconds_text
+
+if TYPE_CHECKING:
+    from arachne.cli.preparing import Estimate, Outcome
+
+_EXAMPLE = """example:
+  arachne prepare examples/quickstart.toml --dry-run
+  arachne prepare examples/quickstart.toml --workers 4
+  torchrun --nproc-per-node 8 -m arachne prepare examples/quickstart.toml
+
+Goes on where it was ended. Any number of these may run at once, on all machines that share the
+cache. Training prepares what is missing by itself.
+exit code: 0 done, 3 done but some clips were rejected, 2 cannot work; torchrun takes all but 0 for
+a failure, so under it 3 is 0"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the verb."""
+    parser = subparsers.add_parser(
+        "prepare",
+        help="decode and encode a run's clips ahead of training",
+        description="Decode and encode a run's clips into its cache.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_file(parser)
+    parser.add_argument(
+        "--workers", type=int, help="processes to start (default: one per GPU, or per CPU core)"
+    )
+    parser.add_argument(
+        "--clip-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="a clip that is decoded for longer is rejected (default: 600)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="inspect again, and try rejected clips again"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done; no more")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepare; 3 if a clip was rejected, else 0.
+
+    Raises:
+        ArachneError: Something that the user can fix; see `core.errors`.
+    """
+    for option, value in (("workers", arguments.workers), ("clip-timeout", arguments.clip_timeout)):
+        if value is not None and not value >= 1:
+            raise ConfigError(f"--{option} is {value:g}; it must be at least 1")
+    config = loaded_config(arguments)
+
+    # Only now: torch and diffusers take seconds to import.
+    from arachne.cli.preparing import Request, estimate, prepare_as_rank, prepare_on_processes
+    from arachne.runtime.world import is_under_torchrun
+
+    request = Request(
+        workers=arguments.workers,
+        time_limit_s=arguments.clip_timeout,
+        is_again=arguments.again,
+    )
+    if arguments.dry_run:
+        found = estimate(config, request)
+        print(to_json(found) if arguments.json else _estimate_text(found))
+        return 0
+    if not is_under_torchrun():
+        outcome = prepare_on_processes(config, request)
+    elif arguments.workers is not None:
+        raise ConfigError("--workers cannot be set under torchrun; use its --nproc-per-node")
+    else:
+        outcome = prepare_as_rank(config, request)
+    if outcome is None:
+        return 0
+    print(to_json(outcome) if arguments.json else _outcome_text(outcome))
+    return 3 if outcome.rejected and not is_under_torchrun() else 0
+
+
+def _estimate_text(estimate: "Estimate") -> str:
+    usable = estimate.clips["kept"] + estimate.clips["trimmed"]
+    return (
+        f"{count_text(usable, 'clip')} to train, {estimate.clips['rejected']} rejected\n"
+        f"to make: latents of {count_text(estimate.missing_latents, 'clip')}, "
+        f"{count_text(estimate.missing_texts, 'caption')}\n"
+        f"size: {bytes_text(estimate.cache_bytes)} in the cache, "
+        f"from {bytes_text(estimate.decoded_bytes)} of pixels"
+    )
+
+
+def _outcome_text(outcome: "Outcome") -> str:
+    lines = [f"rejected {rejected.clip}: {rejected.reason}" for rejected in outcome.rejected]
+    usable = outcome.clips["kept"] + outcome.clips["trimmed"]
+    lines.append(
+        f"{count_text(usable, 'clip')} ready to train, {outcome.clips['rejected']} rejected; "
+        f"{count_text(outcome.made, 'array')} made, {outcome.cached:,} cached before; "
+        f"{seconds_text(outcome.wall_s)}"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,313 @@
+"""What `arachne prepare` does: the run's ledger, then its arrays, on processes or on ranks."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from uuid import uuid4
+
+import torch
+
+from arachne.cli.preparing_display import Display
+from arachne.cli.run_dir import has_checkpoints, locked_run_dir, write_resolved
+from arachne.core.errors import ConfigError, DataError
+from arachne.core.families import family_named
+from arachne.core.ledger import Ledger
+from arachne.core.strict_toml import load_toml
+from arachne.data.atomic_file import remove_leftovers
+from arachne.data.layouts import read_clips
+from arachne.data.limits import MAX_DECODE_S
+from arachne.data.make_arrays import Settled, Workshop
+from arachne.data.manifest import read_manifest, write_manifest
+from arachne.data.prepare import Latents, Piece, Store
+from arachne.models.encoders import text_encoder_named, video_encoder_named
+from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.reporting.run_files import MANIFEST, RESOLVED_CONFIG
+from arachne.runtime.world import join_world, leave_world, resolved_device_kind
+from arachne.trainer.config import RunConfig
+from arachne.trainer.preparation import (
+    amend_manifest,
+    decoders_per_process,
+    inspected,
+    prepared_ledger,
+    workshop_of,
+)
+from arachne.trainer.preparing_processes import make_on_processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asked for.
+
+    Attributes:
+        workers: Processes; None is one per GPU, or per CPU core.
+        time_limit_s: A clip that is decoded for longer is rejected; None is the usual limit.
+        is_again: Inspect again, and try rejected clips again.
+    """
+
+    workers: int | None
+    time_limit_s: float | None
+    is_again: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A clip that cannot be trained, and why."""
+
+    clip: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What preparing has come to.
+
+    Attributes:
+        clips: By status.
+        made: Arrays that were missing; by now they are cached, or their clips rejected.
+        cached: Arrays that were there before. Clips of the same bytes, span and shape share their
+            latents, those of the same words their text.
+        wall_s: Seconds that making them took.
+        rejected: Every clip that cannot be trained.
+    """
+
+    clips: dict[str, int]
+    made: int
+    cached: int
+    wall_s: float
+    rejected: tuple[Rejected, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What preparing would do.
+
+    Attributes:
+        clips: By status.
+        missing_latents: Latents to make.
+        missing_texts: Captions to encode, the empty one among them.
+        cache_bytes: Size of both.
+        decoded_bytes: Size of the pixels that are decoded for it.
+    """
+
+    clips: dict[str, int]
+    missing_latents: int
+    missing_texts: int
+    cache_bytes: int
+    decoded_bytes: int
+
+
+def estimate(config: RunConfig, request: Request) -> Estimate:
+    """What preparing would do; nothing is written.
+
+    Raises:
+        ArachneError: The dataset or an encoder cannot be read.
+    """
+    video_encoder, text_encoder = _encoders(config, "cpu")
+    store = workshop_of(config, video_encoder, text_encoder).store
+    with Display(is_shown=True) as display:
+        manifest = _manifest(config)
+        stands = not request.is_again and _stands(config, manifest)
+        ledger = read_manifest(manifest) if stands else inspected(config, display.progress)
+    missing = _missing(store, ledger, is_again=request.is_again)
+    geometry = family_named(config.model.family).geometry
+    buckets = [piece.row.bucket for piece in missing if isinstance(piece, Latents)]
+    num_texts = len(missing) - len(buckets)
+    values = num_texts * config.model.num_text_tokens * text_encoder.text_size
+    pixels = 0
+    for bucket in buckets:
+        assert bucket is not None
+        values += video_encoder.latent_channels * prod(geometry.latent_grid(bucket))
+        pixels += bucket.num_pixels
+    return Estimate(
+        clips=ledger.counts,
+        missing_latents=len(buckets),
+        missing_texts=num_texts,
+        cache_bytes=4 * values,
+        decoded_bytes=3 * pixels,
+    )
+
+
+def prepare_on_processes(config: RunConfig, request: Request) -> Outcome:
+    """Prepare on processes of this machine.
+
+    Raises:
+        ArachneError: See `core.errors`.
+    """
+    device = resolved_device_kind(config.run.device)
+    usual = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
+    num_processes = request.workers or usual
+    workshop = _workshop(
+        config, request, device=device, num_decoders=decoders_per_process(device, num_processes)
+    )
+    with Display(is_shown=True) as display, _written_manifest(config, request, display) as manifest:
+        missing = _begin(workshop.store, manifest, is_again=request.is_again)
+        begin_s = time.monotonic()
+        reasons: dict[str, str] = {}
+        settled: set[str] = set()
+
+        def on_settled(event: Settled) -> None:
+            settled.add(event.key)
+            if event.reason:
+                reasons[event.key] = event.reason
+            display.progress("preparing", len(settled), len(missing))
+
+        make_on_processes(
+            workshop,
+            missing,
+            num_processes=min(num_processes, len(missing)),
+            device=device,
+            on_settled=on_settled,
+        )
+        ledger = amend_manifest(manifest, workshop.store, reasons)
+    return _outcome(config, workshop.store, ledger, len(missing), time.monotonic() - begin_s)
+
+
+def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
+    """Prepare as a rank that torchrun started, with its GPU; None on all ranks but the first.
+
+    Raises:
+        ArachneError: See `core.errors`.
+    """
+    world = join_world(config.run.device, config.run.timeout_s)
+    device = world.device.type
+    workshop = _workshop(
+        config,
+        request,
+        device=str(world.device),
+        num_decoders=decoders_per_process(device, world.ranks_per_node),
+    )
+    with ExitStack() as stack:
+        display = stack.enter_context(Display(is_shown=world.rank == 0))
+        missing: tuple[Piece, ...] = ()
+        if world.rank == 0:
+            manifest = stack.enter_context(_written_manifest(config, request, display))
+            missing = _begin(workshop.store, manifest, is_again=request.is_again)
+        begin_s = time.monotonic()
+        ledger = prepared_ledger(
+            world, config, workshop, manifest=_manifest(config), progress=display.progress
+        )
+    leave_world()  # not after an error: peers may still wait
+    if world.rank != 0:
+        return None
+    return _outcome(config, workshop.store, ledger, len(missing), time.monotonic() - begin_s)
+
+
+def _workshop(config: RunConfig, request: Request, *, device: str, num_decoders: int) -> Workshop:
+    return workshop_of(
+        config,
+        *_encoders(config, device),
+        num_decoders=num_decoders,
+        time_limit_s=request.time_limit_s or MAX_DECODE_S,
+    )
+
+
+def _encoders(config: RunConfig, device: str) -> tuple[VideoEncoder, TextEncoder]:
+    settings = config.model
+    return (
+        video_encoder_named(settings.video_encoder, family=settings.family, device=device),
+        text_encoder_named(settings.text_encoder, settings.num_text_tokens, device=device),
+    )
+
+
+def _manifest(config: RunConfig) -> Path:
+    return Path(config.run.dir) / MANIFEST
+
+
+@contextmanager
+def _written_manifest(config: RunConfig, request: Request, display: Display) -> Iterator[Path]:
+    """The manifest of the run's clips; a context in which nobody trains in the run's folder.
+
+    Others may do this for the same run at the same time: they write the same.
+
+    Raises:
+        ConfigError: Somebody trains there, or the folder holds a run with other data.
+        DataError: The dataset cannot be read.
+    """
+    run_dir, manifest = Path(config.run.dir), _manifest(config)
+    with locked_run_dir(run_dir, is_shared=True):
+        if request.is_again or not _stands(config, manifest):
+            _check_may_be_replaced(run_dir)
+            ledger = inspected(config, display.progress)
+            # Settings go last: after a kill in between the manifest does not pass for theirs. They
+            # go first too where there are none, since a manifest alone is not known as ours.
+            if not (run_dir / RESOLVED_CONFIG).is_file():
+                _write_settings(config, run_dir)
+            write_manifest(ledger, manifest)
+            _write_settings(config, run_dir)
+        yield manifest
+
+
+def _check_may_be_replaced(run_dir: Path) -> None:
+    if has_checkpoints(run_dir):
+        raise ConfigError(
+            f"run.dir {str(run_dir)!r} holds checkpoints of a run whose clips are not these; "
+            "choose another run.dir"
+        )
+    if (run_dir / MANIFEST).is_file() and not (run_dir / RESOLVED_CONFIG).is_file():
+        raise ConfigError(
+            f"run.dir {str(run_dir)!r} holds {MANIFEST!r}, which no run of Arachne wrote; choose "
+            "an empty or new folder"
+        )
+
+
+def _write_settings(config: RunConfig, run_dir: Path) -> None:
+    temporary = run_dir / f".{RESOLVED_CONFIG}.{uuid4().hex}.tmp"
+    write_resolved(config, temporary)
+    os.replace(temporary, run_dir / RESOLVED_CONFIG)
+
+
+def _stands(config: RunConfig, manifest: Path) -> bool:
+    """Whether the manifest is of these clips and settings, so that inspecting gives it again."""
+    resolved = manifest.with_name(RESOLVED_CONFIG)
+    if not manifest.is_file() or not resolved.is_file():
+        return False
+    before = load_toml(resolved, RunConfig)
+    same_data = replace(before.data, cache=config.data.cache, held_out=config.data.held_out)
+    if same_data != config.data or before.model.family != config.model.family:
+        return False
+    clips = read_clips(Path(config.data.path), config.data.missing_caption)
+    return clips == tuple(row.clip for row in read_manifest(manifest).rows)
+
+
+def _begin(store: Store, manifest: Path, *, is_again: bool) -> tuple[Piece, ...]:
+    """Tidy the cache; the pieces of work that are missing in it."""
+    remove_leftovers(store.cache_dir)
+    missing = _missing(store, read_manifest(manifest), is_again=is_again)
+    if is_again:
+        for piece in missing:
+            store.rejections.forget(piece.key)
+    return missing
+
+
+def _missing(store: Store, ledger: Ledger, *, is_again: bool) -> tuple[Piece, ...]:
+    """What is to be made; clips that were rejected before only if they are tried again."""
+    return tuple(
+        piece
+        for piece in store.pieces(ledger.rows)
+        if not (store.cache.has(piece.key) if is_again else store.is_settled(piece))
+    )
+
+
+def _outcome(
+    config: RunConfig, store: Store, ledger: Ledger, num_missing: int, wall_s: float
+) -> Outcome:
+    if not ledger.usable:
+        raise DataError(
+            f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
+            f"see why with: arachne inspect {config.data.path}"
+        )
+    return Outcome(
+        clips=ledger.counts,
+        made=num_missing,
+        cached=len(store.pieces(ledger.rows)) - num_missing,
+        wall_s=round(wall_s, 3),
+        rejected=tuple(
+            Rejected(clip=row.clip.name, reason=row.reason)
+            for row in ledger.rows
+            if row.status == "rejected"
+        ),
+    )

@@ -1,0 +1,140 @@
+"""Seconds and bytes of encoder cascades, and of handing their results to the GPUs that train."""
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from arachne.core.bucket import Bucket
+from arachne.core.cascade import Cascade, Encoder
+from arachne.core.cluster import Device, Link
+from arachne.core.encoder_shape import TextEncoderShape, VideoEncoderShape
+from arachne.core.families import family_named
+from arachne.core.model_shape import ModelShape
+from arachne.cost.collectives import transfer_s
+from arachne.cost.encoder_work import EncoderWork, encoder_work
+from arachne.cost.model_counts import model_counts
+
+_CONVOLUTION_RATE = 0.5
+"""Rate of 3-D convolutions beside that of matrix products; *assumption*: their kernels read each
+number more often and fit the tensor cores less well."""
+
+_OVERLAP_PIXELS = 64
+"""What neighbouring tiles share of the side that they cut: diffusers' autoencoders cut tiles of 256
+pixels, 192 apart."""
+
+_TILE_SIDE = 256
+
+_RESULT_BYTES = 4
+"""Encoders give float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoders:
+    """The frozen encoders of a run.
+
+    Attributes:
+        video: The autoencoder.
+        texts: Text encoders, all of which see each caption.
+        element_bytes: Bytes of their weights and activations.
+        max_video_degree: Most GPUs that may share one clip's autoencoding, tile by tile. Tiles
+            change latents a little, so that with more than 1 they depend on the plan.
+        tile_side: Pixels of a side of the square tiles that each GPU encodes one after another, so
+            that memory is bounded; None encodes whole frames.
+    """
+
+    video: VideoEncoderShape
+    texts: tuple[TextEncoderShape, ...]
+    element_bytes: int
+    max_video_degree: int = 1
+    tile_side: int | None = None
+
+    def can_split(self, module: Encoder, bucket: Bucket, degree: int) -> bool:
+        """Whether so many GPUs may share a cascade: tiles have to be wider than their overlap."""
+        if degree == 1 or module == "text":
+            return degree == 1
+        return degree <= min(self.max_video_degree, _cut_side(bucket) // _OVERLAP_PIXELS)
+
+    def work(self, module: Encoder, bucket: Bucket, num_clips: int, degree: int) -> EncoderWork:
+        """What each of `degree` GPUs has to do; the overlap of tiles is encoded twice.
+
+            share of each = min(1, 1/degree + overlap / side)
+
+        With a tile side, a GPU's work is that of ⌈(W − overlap) / (side − overlap)⌉ tiles across
+        and likewise down, all taken as whole ones, and its memory that of one tile.
+        """
+        tile, num_tiles = bucket, 1
+        if module == "vae" and self.tile_side is not None:
+            tile, num_tiles = _tiles(bucket, self.tile_side)
+        cascade = Cascade(module=module, slots=tuple(range(num_clips)), bucket=tile, num_tokens=1)
+        of_tile = encoder_work(cascade, self.video, self.texts, self.element_bytes)
+        whole = replace(of_tile, flops=num_tiles * of_tile.flops)
+        if degree == 1:
+            return whole
+        share = min(1.0, 1.0 / degree + _OVERLAP_PIXELS / _cut_side(bucket))
+        return EncoderWork(
+            flops=whole.flops * share,
+            parameter_bytes=whole.parameter_bytes,
+            working_bytes=whole.working_bytes * (share if num_tiles == 1 else 1.0),
+        )
+
+    def seconds(self, module: Encoder, work: EncoderWork, num_clips: int, device: Device) -> float:
+        """Seconds of some work on a full-speed GPU: a launch's fixed cost, and FLOPs at the rate.
+
+        Text runs at the rate that products of its n tokens have, R·n / (n + h). Ignores what the
+        kernels of an encoder cost by themselves, and loading weights from the host.
+        """
+        if module == "vae":
+            return device.launch_s + work.flops / (device.matmul_flops_per_s * _CONVOLUTION_RATE)
+        rows = num_clips * max((text.num_tokens for text in self.texts), default=1)
+        slowdown = 1.0 + device.half_rate_tokens / rows
+        return device.launch_s + work.flops * slowdown / device.matmul_flops_per_s
+
+
+def published_encoders(model: ModelShape, element_bytes: int) -> Encoders:
+    """Those that the model's family was published with.
+
+    An autoencoder whose attention spans frames keeps scores for each pair of all latents, so it
+    runs in tiles of diffusers' default size, as its users let it.
+    """
+    family = family_named(model.family)
+    video = family.video_encoder
+    return Encoders(
+        video=video,
+        texts=family.text_encoders,
+        element_bytes=element_bytes,
+        tile_side=_TILE_SIDE if video.attends_across_frames else None,
+    )
+
+
+def handoff_bytes(model: ModelShape, cascade: Cascade) -> float:
+    """What an encoder cascade makes: latents, or the states of the text tokens."""
+    if cascade.module == "vae":
+        numbers = cascade.num_tokens * model_counts(model).output_size
+    else:
+        numbers = model.text_tokens * model.text_size + model.pooled_text_size
+    return float(cascade.num_clips * numbers * _RESULT_BYTES)
+
+
+def handoff_s(num_bytes: float, num_senders: int, link: Link) -> float:
+    """Seconds until all that need a result have it, on the slowest link between them.
+
+    Each of `num_senders` GPUs holds an equal part and sends it once: in parts if the receivers
+    share them out, or as a broadcast that receivers pass on. Ignores the start of that pipeline.
+    """
+    return transfer_s(num_bytes / num_senders, link)
+
+
+def _tiles(bucket: Bucket, side: int) -> tuple[Bucket, int]:
+    """The largest tile of a bucket, and how many tiles cover it."""
+    tile = Bucket(
+        width=min(side, bucket.width), height=min(side, bucket.height), frames=bucket.frames
+    )
+    stride = side - _OVERLAP_PIXELS
+    across, down = (
+        max(1, ceil((pixels - _OVERLAP_PIXELS) / stride))
+        for pixels in (bucket.width, bucket.height)
+    )
+    return tile, across * down
+
+
+def _cut_side(bucket: Bucket) -> int:
+    return max(bucket.width, bucket.height)

@@ -1,0 +1,129 @@
+"""What a training run stores on each GPU besides activations, and how."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from arachne.core.blocks import plan_blocks
+from arachne.core.errors import ConfigError
+from arachne.core.model_shape import ModelShape
+from arachne.cost.model_counts import model_counts
+
+GradientStorage = Literal["float32", "bfloat16", "host"]
+
+BaseBits = Literal[4, 8, 16]
+
+_SCALE_BITS = {4: 0.5, 8: 0.0, 16: 0.0}
+"""4 bits: one float32 scale for 64 weights, as in NF4 (QLoRA, arXiv 2305.14314). 8 bits: one for a
+whole matrix, as with float8."""
+
+_NOT_NEGATIVE = ("swapped_layers", "num_communicators", "frozen_encoder_bytes", "reserve_share")
+
+HOST_BYTES_PER_S = 25e9
+"""Between a GPU and its host: PCIe 4.0 x16 has 32 GB/s; *assumption*: 80 % reachable."""
+
+COMMUNICATOR_BYTES = 0.6e9
+"""GPU memory of one NCCL communicator; 544-688 MB were reported on A100 GPUs."""
+
+RESERVE_SHARE = 0.1
+"""*Assumption*: the allocator holds this much more than launches use, in pieces that fit nothing.
+15-20 GB of 80 were reported where shapes mix and segments cannot grow; where they can
+(`expandable_segments`), only the ends of segments are lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingState:
+    """How weights, gradients and optimizer state are stored.
+
+    Attributes:
+        gradients: Type of the buffer that launches add their gradients to, or that it lies in the
+            host's memory, to which each launch copies them.
+        num_adapter_weights: Parameters of adapters (LoRA), which alone are trained; None trains the
+            whole model.
+        base_bits: Bits of a frozen weight in the blocks; None is the model's own type.
+        swapped_layers: Blocks whose weights wait in the host's memory until they are used.
+        parameter_shards: Neighbouring ranks that share out weights and gradients (ZeRO-3 inside the
+            group): each block is gathered before its forward and again before its backward.
+        are_inputs_on_host: What a recomputed block keeps of its input waits in the host's memory.
+        num_communicators: Groups of ranks that a rank belongs to, each with an NCCL communicator;
+            the function of this name counts them. 0 without NCCL.
+        frozen_encoder_bytes: Weights of text encoder and autoencoder that stay on the GPU.
+        reserve_share: What the allocator holds beyond what launches use, as a share of that; see
+            `RESERVE_SHARE`. 0 where the memory that may be used leaves room for it.
+    """
+
+    gradients: GradientStorage = "float32"
+    num_adapter_weights: int | None = None
+    base_bits: BaseBits | None = None
+    swapped_layers: int = 0
+    parameter_shards: int = 1
+    are_inputs_on_host: bool = False
+    num_communicators: int = 0
+    frozen_encoder_bytes: float = 0.0
+    reserve_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.base_bits is not None and self.num_adapter_weights is None:
+            raise ConfigError(
+                f"weights of {self.base_bits} bits cannot be trained; train adapters beside them "
+                "(LoRA), or keep the model's own type"
+            )
+        if self.parameter_shards < 1:
+            raise ConfigError(
+                f"parameters cannot be shared out over {self.parameter_shards} ranks; 1 is none"
+            )
+        for name in _NOT_NEGATIVE:
+            if getattr(self, name) < 0:
+                raise ConfigError(f"training state: {name} is {getattr(self, name)}; 0 is none")
+        if self.num_adapter_weights is not None and self.num_adapter_weights < 0:
+            raise ConfigError(
+                f"training state: num_adapter_weights is {self.num_adapter_weights}; "
+                "None trains the whole model"
+            )
+
+    def gradient_bytes(self, element_bytes: int) -> int:
+        """Bytes of one gradient on the GPU between launches."""
+        return {"float32": max(4, element_bytes), "bfloat16": 2, "host": 0}[self.gradients]
+
+    def base_bytes(self, element_bytes: int) -> float:
+        """Bytes of one weight of a block, its part of a scale included."""
+        if self.base_bits is None:
+            return float(element_bytes)
+        return (self.base_bits + _SCALE_BITS[self.base_bits]) / 8.0
+
+    def num_trainable(self, shape: ModelShape) -> int:
+        """Parameters with gradients and optimizer state."""
+        if self.num_adapter_weights is not None:
+            return self.num_adapter_weights
+        return model_counts(shape).parameters
+
+
+FULL_TRAINING = TrainingState()
+"""All weights are trained, with float32 gradients; nothing is shared out but optimizer state."""
+
+
+def lora_weights(shape: ModelShape, rank: int) -> int:
+    """Parameters of adapters of `rank` beside every matrix of the blocks; rather too many.
+
+    A matrix a × b gets rank·(a + b). With a, b ≥ d, the model's width, that is at most
+    rank·2·a·b / d, so all matrices together get at most 2·rank/d times their weights. (Only Mochi's
+    text stream is narrower than its model.)
+    """
+    in_blocks = model_counts(shape).block_parameters * shape.num_blocks
+    return ceil(2 * rank * in_blocks / shape.hidden_size)
+
+
+def num_communicators(degrees: tuple[int, ...], world_size: int) -> int:
+    """Most groups of more than one rank that a rank belongs to: blocks of plans, and the world.
+
+    A ring inside a launch needs none (point to point); its Ulysses parts are blocks of a degree
+    that is allowed too.
+    """
+    of_degree = plan_blocks(world_size, degrees)
+    groups = {tuple(range(world_size)), *(block for found in of_degree.values() for block in found)}
+    of_rank = [0] * world_size
+    for group in groups:
+        if len(group) > 1:
+            for rank in group:
+                of_rank[rank] += 1
+    return max(of_rank)

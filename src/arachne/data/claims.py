@@ -1,0 +1,157 @@
+"""Claims on pieces of work, as files in a folder that processes and machines share; no server.
+
+A claim is a file that only one process can create. Its owner touches it every few seconds for as
+long as it lives. A claim whose owner has ended is taken over: at once where that can be seen (same
+machine), else after its file was not touched for `expires_s` on the watcher's own clock, so that
+clocks of two machines need not agree. In the rare case that two processes both believe in a claim,
+for example when one was suspended, they do the same work twice, which must be harmless.
+"""
+
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from arachne.core.errors import DataError
+from arachne.data.process_identity import has_ended, own_identity
+
+EXPIRES_S = 60.0
+"""*Assumption*: longer than any pause of a process or network file system that still lives."""
+
+_BEATS_PER_EXPIRY = 6
+
+
+class Claims:
+    """This process's claims: a context in which they are kept alive; at its end all are given up.
+
+    Each process makes its own, after a fork too.
+    """
+
+    def __init__(self, folder: Path, *, expires_s: float = EXPIRES_S) -> None:
+        self._folder = folder
+        self._expires_s = expires_s
+        self._identity = own_identity()
+        self._held: set[str] = set()
+        self._lock = threading.Lock()
+        self._watched: dict[str, tuple[tuple[int, int], float]] = {}
+        self._closing = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="claims", daemon=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot_write(self._folder, error) from error
+        self._beats.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._beats.join()
+        for key in tuple(self._held):
+            self.release(key)
+        _sweep(self._folder)
+
+    def take(self, key: str) -> bool:
+        """Claim a piece of work; False while another process has it.
+
+        Raises:
+            DataError: The folder cannot be written.
+        """
+        path = self._path_of(key)
+        if not self._create(path) and not (self._is_abandoned(key) and self._take_over(path)):
+            return False
+        self._watched.pop(key, None)
+        with self._lock:
+            self._held.add(key)
+        return True
+
+    def release(self, key: str) -> None:
+        """Give up a claim, unless another process has taken it over meanwhile."""
+        with self._lock:
+            self._held.discard(key)
+        path = self._path_of(key)
+        if _owner_of(path) == self._identity:
+            path.unlink(missing_ok=True)
+
+    def _path_of(self, key: str) -> Path:
+        return self._folder / key
+
+    def _create(self, path: Path) -> bool:
+        try:
+            with path.open("x") as file:
+                file.write(self._identity)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        return True
+
+    def _is_abandoned(self, key: str) -> bool:
+        """Whether a claim's owner has ended, or it has stood untouched for `expires_s`."""
+        path = self._path_of(key)
+        owner = _owner_of(path)
+        if owner and has_ended(owner):
+            return True
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return False
+        beat = (stat.st_ino, stat.st_mtime_ns)
+        now_s = time.monotonic()
+        seen, since_s = self._watched.get(key, (None, now_s))
+        if seen != beat:
+            since_s = now_s
+        self._watched[key] = (beat, since_s)
+        return now_s - since_s > self._expires_s
+
+    def _take_over(self, path: Path) -> bool:
+        """Move an abandoned claim aside, of which only one process is capable, and claim anew."""
+        aside = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            before = path.stat().st_ino
+            os.rename(path, aside)
+            if aside.stat().st_ino != before:  # another process was faster, and this is its claim
+                os.rename(aside, path)
+                return False
+            aside.unlink()
+        except FileNotFoundError:
+            return False
+        return self._create(path)
+
+    def _beat(self) -> None:
+        while not self._closing.wait(self._expires_s / _BEATS_PER_EXPIRY):
+            with self._lock:
+                held = tuple(self._held)
+            for key in held:
+                try:
+                    os.utime(self._path_of(key))
+                except OSError:  # taken over, or given up just now
+                    continue
+
+
+def _sweep(folder: Path) -> None:
+    """Remove claims of ended processes: their work may be done, and then nobody asks for it."""
+    for path in folder.iterdir():
+        if has_ended(_owner_of(path)):
+            path.unlink(missing_ok=True)
+
+
+def _owner_of(path: Path) -> str:
+    """The identity in a claim; empty if it is gone, or its owner was ended before it wrote it."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _cannot_write(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot write {str(path)!r}: {error.strerror or error}")

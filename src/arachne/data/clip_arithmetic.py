@@ -1,0 +1,133 @@
+"""One clip's way from its file to tokens, each step with its numbers."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import Clip, MediaFacts, TimeSpan
+from arachne.core.errors import DataError
+from arachne.core.ledger import LedgerRow
+from arachne.core.model_shape import Geometry
+from arachne.core.units import count_text
+from arachne.data.decode import cover_size
+from arachne.data.frame_size import FrameSize, frame_size, ideal_size
+from arachne.data.probe import timeline_of
+from arachne.data.shapes import ShapeRules
+from arachne.data.source_media import source_media
+from arachne.data.timeline import Cut, Timeline, cut, facts_of, retimed_count
+
+Step = tuple[str, str]
+"""What a step is called, and its arithmetic."""
+
+
+def clips_named(clips: Sequence[Clip], name: str) -> tuple[Clip, ...]:
+    """The clip of this name, or else all clips of the file of this name.
+
+    Raises:
+        DataError: There is none; the message has the nearest name.
+    """
+    found = [clip for clip in clips if clip.name == name]
+    found = found or [clip for clip in clips if clip.path == name]
+    if not found:
+        near = get_close_matches(name, [clip.name for clip in clips], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"no clip of the {len(clips):,} is called {name!r}{hint}")
+    return tuple(found)
+
+
+def clip_arithmetic(
+    root: Path, row: LedgerRow, rules: ShapeRules, geometry: Geometry
+) -> tuple[Step, ...]:
+    """The steps of an inspected clip, as far as it got."""
+    steps: list[Step] = [("caption", row.clip.caption or "(none)")]
+    try:
+        timeline = timeline_of(source_media(root, row.clip.path))
+        part = cut(timeline, row.clip.span)
+        steps += _steps(timeline, part, row, rules, geometry)
+    except (DataError, OSError):
+        pass  # the row's reason says so
+    steps.append((row.status, row.reason or "nothing was changed"))
+    return tuple(steps)
+
+
+def _steps(
+    timeline: Timeline, part: Cut, row: LedgerRow, rules: ShapeRules, geometry: Geometry
+) -> Iterator[Step]:
+    facts = facts_of(timeline, row.clip.span)
+    is_still = facts.fps == 0.0
+    count = 1 if is_still else retimed_count(facts.num_frames / facts.fps, rules.fps)
+    yield "file", _file_text(timeline)
+    if row.clip.span is not None and not is_still:
+        yield "span", _span_text(row.clip.span, part)
+    if not is_still:
+        yield "retimed", _retimed_text(facts, rules.fps, count)
+    yield "length", _length_text(rules, count, is_still)
+    yield "area", _area_text(facts, rules.resolution)
+    size = frame_size(facts.width, facts.height, rules.resolution, geometry.side_multiple)
+    if isinstance(size, FrameSize):
+        yield "size", _size_text(facts, size, geometry)
+    if row.bucket is not None:
+        yield "bucket", f"{row.bucket} (width x height x frames)"
+        latent, tokens = geometry.latent_grid(row.bucket), geometry.token_grid(row.bucket)
+        yield "latent", f"{_grid_text(latent)} (frames x height x width)"
+        yield "tokens", f"{_grid_text(tokens)} = {row.num_tokens:,}"
+
+
+def _file_text(timeline: Timeline) -> str:
+    size = f"{timeline.width}x{timeline.height} upright, with square pixels"
+    if timeline.num_frames == 1:
+        return f"a still, {size}"
+    rate = timeline.num_frames / timeline.end_s
+    return f"{timeline.num_frames:,} frames in {timeline.end_s:.3f} s ({rate:.3f} fps), {size}"
+
+
+def _span_text(span: TimeSpan, part: Cut) -> str:
+    return (
+        f"{span.start_s:g} s to {span.end_s:g} s: frames {part.first:,} to {part.stop - 1:,}, "
+        f"{count_text(part.stop - part.first, 'frame')} shown from {part.start_s:.3f} s to "
+        f"{part.end_s:.3f} s"
+    )
+
+
+def _retimed_text(facts: MediaFacts, fps: float, count: int) -> str:
+    duration_s = facts.num_frames / facts.fps
+    return (
+        f"{count_text(facts.num_frames, 'frame')} / {facts.fps:.3f} fps = {duration_s:.3f} s; "
+        f"{duration_s:.3f} s x {fps:g} fps = {duration_s * fps:.2f}, so {count}"
+    )
+
+
+def _length_text(rules: ShapeRules, count: int, is_still: bool) -> str:
+    if is_still:
+        return "1, as every still"
+    lengths = sorted(rules.frame_buckets)
+    listed = ", ".join(map(str, lengths))
+    fitting = [length for length in lengths if length <= count]
+    if not fitting:
+        return f"none: {count} frames fill none of {listed}"
+    rest = count_text(count - fitting[-1], "frame")
+    return f"{fitting[-1]}, the longest of {listed} that {count} frames fill; {rest} left over"
+
+
+def _area_text(facts: MediaFacts, resolution: int) -> str:
+    width, height = ideal_size(facts.width, facts.height, resolution)
+    most = f"{resolution} x {resolution} = {resolution * resolution:,}"
+    pixels = f"{facts.width} x {facts.height} = {facts.width * facts.height:,} pixels"
+    if (width, height) == (facts.width, facts.height):
+        return f"{pixels}, within {most}: not scaled for that"
+    return f"{pixels}, over {most}: scaled by {width / facts.width:.4f} to {width:.1f}x{height:.1f}"
+
+
+def _size_text(facts: MediaFacts, size: FrameSize, geometry: Geometry) -> str:
+    columns, rows = geometry.side_multiple
+    bucket = Bucket(width=size.width, height=size.height, frames=1)
+    covered = cover_size(facts.width, facts.height, bucket)
+    return (
+        f"{size.width}x{size.height}, the nearest in multiples of {columns} and {rows}; scaled to "
+        f"{covered[0]}x{covered[1]}, then {size.cropped_share:.1%} cropped evenly"
+    )
+
+
+def _grid_text(grid: tuple[int, int, int]) -> str:
+    return " x ".join(map(str, grid))

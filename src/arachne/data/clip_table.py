@@ -1,0 +1,184 @@
+"""From the rows of a table to clips, by the names of columns that T2V datasets use.
+
+Known are our own names and those of the public tables as they are published: OpenVid-1M and
+Open-Sora (one clip a row), Koala-36M (one span a row), Panda-70M (one source video a row, with
+lists of spans and captions) and MiraData (one span a row, captions of several lengths).
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+from arachne.core.clip import TimeSpan
+from arachne.core.errors import DataError
+from arachne.data.captions import as_caption
+from arachne.data.table_rows import Table, TableRow
+from arachne.data.uncaptioned import Uncaptioned
+
+PATH_COLUMNS = ("video", "video_path", "path", "file_path", "file_name", "media_path")
+ID_COLUMNS = ("videoid", "video_id")
+"""Name the source video; its file is called like it."""
+
+CAPTION_COLUMNS = ("caption", "prompt", "text", "cap", "dense_caption", "short_caption")
+START_COLUMNS = ("start", "start_s", "start_timestep")
+END_COLUMNS = ("end", "end_s", "end_timestep")
+SPAN_COLUMNS = ("timestamp",)
+"""Start and end in one: a list of two times, or a list of such lists. Of each kind the first name
+that a table has counts."""
+
+_MAX_LIST_TEXT = 2**20
+
+FindMedia = Callable[[str], str]
+"""The path, relative to the dataset's folder, of the media file that is called like an id."""
+
+
+def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
+    """The clips of a table; columns of other names are left alone.
+
+    Raises:
+        DataError: No column names files, or a row is malformed; the message names the row.
+    """
+    path = _first(PATH_COLUMNS, table)
+    video_id = _first(ID_COLUMNS, table)
+    if path is None and video_id is None:
+        raise DataError(
+            f"{table.name} has no column for the file ({', '.join(PATH_COLUMNS + ID_COLUMNS)}); "
+            f"found: {', '.join(table.columns) or 'nothing'}"
+        )
+    columns = _Columns(
+        path=path,
+        video_id=video_id,
+        caption=_first(CAPTION_COLUMNS, table),
+        start=_first(START_COLUMNS, table),
+        end=_first(END_COLUMNS, table),
+        span=_first(SPAN_COLUMNS, table),
+        find_media=find_media,
+    )
+    return [clip for row in table.rows for clip in columns.clips(row)]
+
+
+def _first(names: Sequence[str], table: Table) -> str | None:
+    return next((name for name in names if name in table.columns), None)
+
+
+class _Columns:
+    """Which columns of a table say what."""
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        video_id: str | None,
+        caption: str | None,
+        start: str | None,
+        end: str | None,
+        span: str | None,
+        find_media: FindMedia,
+    ) -> None:
+        self._path = path
+        self._video_id = video_id
+        self._caption = caption
+        self._start = start
+        self._end = end
+        self._span = span
+        self._find_media = find_media
+
+    def clips(self, row: TableRow) -> Iterator[Uncaptioned]:
+        """A row's clips: one, or one for each of its spans."""
+        path = self._media_path(row)
+        where = f"{row.where} ({path!r})"
+        caption = self._value(row, self._caption)
+        spans = _listed(self._value(row, self._span), where) if self._span else None
+        if spans and all(isinstance(span, list) for span in spans):
+            yield from _clips_of_spans(path, spans, caption, where)
+            return
+        if spans:
+            if len(spans) != 2:
+                raise DataError(f"{where} has {len(spans)} times in {self._span!r}; it needs two")
+            start, end = spans
+        else:
+            start, end = self._value(row, self._start), self._value(row, self._end)
+        yield Uncaptioned(
+            path=path, caption=_caption(caption, where), span=_span(start, end, where)
+        )
+
+    def _media_path(self, row: TableRow) -> str:
+        value = self._value(row, self._path) or self._value(row, self._video_id)
+        if isinstance(value, dict):  # a Hugging Face video column
+            value = cast(dict[str, Any], value).get("path")
+        if not isinstance(value, str | int) or not str(value).strip():
+            raise DataError(f"{row.where} names no file")
+        path = str(value).strip().replace("\\", "/").removeprefix("./")
+        return path if self._path and self._value(row, self._path) else self._find_media(path)
+
+    @staticmethod
+    def _value(row: TableRow, column: str | None) -> Any:
+        value = row.values.get(column) if column is not None else None
+        return value.strip() if isinstance(value, str) else value
+
+
+def _clips_of_spans(
+    path: str, spans: Sequence[Any], captions: Any, where: str
+) -> Iterator[Uncaptioned]:
+    texts = _listed(captions, where) or [None] * len(spans)
+    if len(texts) != len(spans):
+        raise DataError(f"{where} has {len(spans)} spans but {len(texts)} captions")
+    for span, text in zip(spans, texts, strict=True):
+        times = cast(list[Any], span)
+        if len(times) != 2:
+            raise DataError(f"{where} has a span of {len(times)} times; each needs two")
+        yield Uncaptioned(
+            path=path, caption=_caption(text, where), span=_span(times[0], times[1], where)
+        )
+
+
+def _caption(value: Any, where: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else as_caption(value)
+    raise DataError(f"{where} has {value!r:.60} as its caption; it must be text")
+
+
+def _listed(value: Any, where: str) -> list[Any] | None:
+    """A list, also one that is written out as text: Koala's and Panda's tables hold Python's."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        if len(value) > _MAX_LIST_TEXT:
+            raise DataError(f"{where} has a list of {len(value):,} characters; too long")
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            raise DataError(f"{where} has {value!r:.60} where a list is needed") from error
+    if not isinstance(value, list | tuple):
+        raise DataError(f"{where} has {value!r:.60} where a list is needed")
+    return [list(cast(Sequence[Any], v)) if isinstance(v, tuple) else v for v in cast(Any, value)]
+
+
+def _span(start: Any, end: Any, where: str) -> TimeSpan | None:
+    if start in (None, "") and end in (None, ""):
+        return None
+    if end in (None, ""):
+        raise DataError(f"{where} has a start but no end; give both in seconds, or neither")
+    try:
+        return TimeSpan(start_s=_seconds(start or 0), end_s=_seconds(end))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{where} has span {start!r} to {end!r}; write seconds or HH:MM:SS.sss"
+        ) from error
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def _seconds(value: Any) -> float:
+    """`62.5` as a number or as text, `1:02.5` or `00:01:02.5`."""
+    if isinstance(value, bool) or not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(value)
+        return float(value)
+    parts = value.split(":")
+    if len(parts) > 3:
+        raise ValueError(value)
+    seconds = 0.0
+    for part in parts:
+        seconds = seconds * 60.0 + float(part)
+    return seconds

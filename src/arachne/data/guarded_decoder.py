@@ -1,0 +1,238 @@
+"""Decode in a process of its own, which may hang, crash or ask for too much memory.
+
+The process writes a clip's pixels into memory that it shares with the caller, and serves one clip
+after another. A clip over the time limit ends it, as does a decoder's crash; the next clip gets a
+new one. A clip with which a process ended is tried once more, since something else may have ended
+it.
+"""
+
+import mmap
+import os
+import resource
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from arachne.core.bucket import Bucket
+from arachne.core.clip import TimeSpan
+from arachne.core.errors import DataError
+from arachne.data.decode import decode_clip
+from arachne.data.file_identity import content_of
+from arachne.data.limits import MAX_DECODE_BYTES
+from arachne.data.source_media import source_media
+from arachne.data.timed_frame import Pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeJob:
+    """One clip to decode.
+
+    Attributes:
+        root: The dataset.
+        path: The file, as the dataset names it.
+        content: SHA-256 that the file must have.
+        span: The part of the file; None is all of it.
+        bucket: The shape that its frames are brought to.
+        fps: Frames per second that they are retimed to.
+    """
+
+    root: Path
+    path: str
+    content: str
+    span: TimeSpan | None
+    bucket: Bucket
+    fps: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the pixels."""
+        return 3 * self.bucket.num_pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a clip cannot be prepared.
+
+    Attributes:
+        is_lasting: Whether the clip itself is at fault, so that trying again is of no use.
+    """
+
+    reason: str
+    is_lasting: bool
+
+
+class GuardedDecoder:
+    """A decoding process, started with the first clip; a context that ends it.
+
+    The process is spawned: the caller's script needs the usual `if __name__ == "__main__"`.
+    """
+
+    def __init__(self, *, time_limit_s: float, memory_bytes: int = MAX_DECODE_BYTES) -> None:
+        self._time_limit_s = time_limit_s
+        self._memory_bytes = memory_bytes
+        self._pixels = os.memfd_create("arachne pixels")
+        self._process: Any = None
+        self._connection: Connection[DecodeJob, Refusal | None] | None = None
+        self._job: DecodeJob | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+        os.close(self._pixels)
+
+    def start(self, job: DecodeJob) -> None:
+        """Begin to decode a clip; the pixels of the one before are overwritten."""
+        assert self._job is None, "the result of the clip before was not taken"
+        self._job = job
+        self._send(job)
+
+    def result(self) -> Pixels | Refusal:
+        """The pixels of the clip that was started, valid until the next one is."""
+        job, self._job = self._job, None
+        assert job is not None, "no clip was started"
+        for is_last in (False, True):
+            try:
+                return self._receive() or _mapped(self._pixels, job)
+            except (EOFError, OSError):
+                how = self._end()
+            if how == "SIGALRM":
+                return _took_too_long(self._time_limit_s)
+            if is_last:
+                break
+            self._send(job)
+        return Refusal(reason=f"decoding it ended the process twice ({how})", is_lasting=True)
+
+    def _send(self, job: DecodeJob) -> None:
+        os.ftruncate(self._pixels, max(job.num_bytes, os.fstat(self._pixels).st_size))
+        if self._connection is None:
+            context = get_context("spawn")
+            self._connection, far_end = context.Pipe()
+            self._process = context.Process(
+                target=_serve,
+                args=(far_end, DupFd(self._pixels), self._time_limit_s, self._memory_bytes),
+                name="decoder",
+                daemon=True,
+            )
+            self._process.start()
+            far_end.close()
+        try:
+            self._connection.send(job)
+        except OSError:  # it ended while it was idle; `result` starts another one
+            return
+
+    def _receive(self) -> Refusal | None:
+        """What the process answers.
+
+        Raises:
+            EOFError, OSError: It has ended.
+        """
+        assert self._connection is not None
+        # Its own timer ends it sooner, unless it was suspended.
+        if self._connection.poll(self._time_limit_s + _START_S):
+            answer: Refusal | None = self._connection.recv()
+            return answer
+        self._process.kill()
+        self._end()
+        return _took_too_long(self._time_limit_s)
+
+    def _end(self) -> str:
+        """End the process; how it had ended."""
+        if self._connection is None:
+            return ""
+        self._connection.close()
+        self._process.join(_GRACE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        code: int = self._process.exitcode
+        self._connection = self._process = None
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+_START_S = 60.0
+"""*Assumption*: a new process imports what it needs within this time on a busy machine."""
+
+_GRACE_S = 0.5
+
+
+def _serve(
+    connection: "Connection[Any, Any]", pixels: Any, time_limit_s: float, memory_bytes: int
+) -> None:
+    """Decode what comes, until the caller is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides
+    descriptor: int = pixels.detach()
+    base_bytes = _address_space_bytes() + memory_bytes
+    # The caller may be gone, or be ended at any moment.
+    with suppress(EOFError, OSError):
+        while True:
+            job: DecodeJob = connection.recv()
+            limit = base_bytes + job.num_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            # Python would run a handler between two calls only; without one the kernel acts.
+            signal.setitimer(signal.ITIMER_REAL, time_limit_s)
+            answer = _decoded(job, descriptor, memory_bytes)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            connection.send(answer)
+
+
+def _decoded(job: DecodeJob, descriptor: int, memory_bytes: int) -> Refusal | None:
+    """Decode a clip into the shared memory, or say why not."""
+    try:
+        file = source_media(job.root, job.path)
+        if content_of(file) != job.content:
+            return Refusal(
+                reason="the file has changed since it was inspected; inspect it again",
+                is_lasting=False,
+            )
+    except (DataError, OSError) as error:
+        return Refusal(reason=_words(error), is_lasting=False)
+    try:
+        decode_clip(file, job.span, job.bucket, job.fps, into=_mapped(descriptor, job))
+    except DataError as error:
+        return Refusal(reason=str(error), is_lasting=True)
+    except MemoryError:
+        return Refusal(
+            reason=f"decoding it needs more than {memory_bytes / 2**30:.3g} GiB of memory",
+            is_lasting=True,
+        )
+    except Exception as error:  # libraries have many for damaged files; the other clips go on
+        return Refusal(reason=_words(error), is_lasting=False)
+    return None
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, DataError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"the file cannot be read: {error.strerror or error}"
+    return f"decoding it failed: {type(error).__name__}: {error}"
+
+
+def _mapped(descriptor: int, job: DecodeJob) -> Pixels:
+    bucket = job.bucket
+    shape = (bucket.frames, bucket.height, bucket.width, 3)
+    return np.frombuffer(mmap.mmap(descriptor, job.num_bytes), dtype=np.uint8).reshape(shape)
+
+
+def _address_space_bytes() -> int:
+    with Path("/proc/self/statm").open() as file:
+        return int(file.read().split()[0]) * mmap.PAGESIZE
+
+
+def _took_too_long(time_limit_s: float) -> Refusal:
+    return Refusal(reason=f"decoding it took longer than {time_limit_s:g} s", is_lasting=True)

@@ -1,0 +1,214 @@
+"""Make the missing arrays of a cache, beside any number of processes that do the same.
+
+Each piece of work goes through: settled already? → claimed → decoded in a guarded process → encoded
+here → stored whole → given up. Decoding runs ahead of encoding by as many clips as there are
+decoders.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arachne.core.errors import DataError
+from arachne.data.claims import EXPIRES_S, Claims
+from arachne.data.guarded_decoder import DecodeJob, GuardedDecoder, Refusal
+from arachne.data.limits import MAX_DECODE_S
+from arachne.data.prepare import Latents, Piece, Store, TokenStates
+
+_LOOK_AGAIN_S = 0.2
+"""Between two looks at pieces that other processes have claimed."""
+
+
+class VideoEncoder(Protocol):
+    """Turns pixels into latents."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs whenever the latents of the same pixels would differ."""
+        ...
+
+    def encode(self, frames: NDArray[np.uint8], /) -> NDArray[np.float32]:
+        """Latents [C, f, h, w] of frames [F, H, W, 3]."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """Turns words into token states."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs whenever the states of the same words would differ."""
+        ...
+
+    def encode(self, caption: str, /) -> NDArray[np.float32]:
+        """Token states [L, D] of a caption."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What arrays are made from and with.
+
+    Attributes:
+        root: The dataset's folder.
+        store: Where arrays go.
+        video_encoder: Makes latents.
+        text_encoder: Makes token states.
+        num_decoders: Processes that decode ahead.
+        time_limit_s: A clip that is decoded for longer is rejected.
+        claims_expire_s: Claims that were not touched for so long are taken over.
+    """
+
+    root: Path
+    store: Store
+    video_encoder: VideoEncoder
+    text_encoder: TextEncoder
+    num_decoders: int = 1
+    time_limit_s: float = MAX_DECODE_S
+    claims_expire_s: float = EXPIRES_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """This process works on a piece."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A piece of work is done.
+
+    Attributes:
+        key: Of the piece.
+        is_own: Whether this process made its array, or rejected its clip.
+        reason: Why its clip was rejected just now; empty if it was not.
+    """
+
+    key: str
+    is_own: bool
+    reason: str = ""
+
+
+Tell = Callable[[Begun | Settled], None]
+"""Told of every piece."""
+
+
+def make_arrays(workshop: Workshop, pieces: Sequence[Piece], tell: Tell) -> None:
+    """Make what is missing; returns when every piece is settled, by whomever.
+
+    Raises:
+        DataError: The cache cannot be written.
+    """
+    with ExitStack() as stack:
+        claims = Claims(workshop.store.claims_dir, expires_s=workshop.claims_expire_s)
+        stack.enter_context(claims)
+        decoders = [
+            stack.enter_context(GuardedDecoder(time_limit_s=workshop.time_limit_s))
+            for _ in range(workshop.num_decoders)
+        ]
+        line = _Line(workshop=workshop, claims=claims, idle=deque(decoders), tell=tell)
+        line.run(pieces)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Line:
+    """The work of one process: what it has yet to look at, and what is being decoded for it."""
+
+    workshop: Workshop
+    claims: Claims
+    idle: deque[GuardedDecoder]
+    tell: Tell
+    decoding: deque[tuple[GuardedDecoder, Latents]] = field(
+        default_factory=deque[tuple[GuardedDecoder, Latents]]
+    )
+
+    def run(self, pieces: Sequence[Piece]) -> None:
+        """Until every piece is settled."""
+        waiting = list(pieces)
+        while waiting:
+            elsewhere = [piece for piece in waiting if not self._begin(piece)]
+            while self.decoding:
+                self._finish()
+            if elsewhere:
+                time.sleep(_LOOK_AGAIN_S)
+            waiting = elsewhere
+
+    def _begin(self, piece: Piece) -> bool:
+        """See to a piece; False while another process has claimed it."""
+        if self._is_settled(piece):
+            return True
+        if isinstance(piece, Latents) and not self.idle:
+            self._finish()
+        if not self.claims.take(piece.key):
+            return False
+        if self._is_settled(piece):  # between the first look and the claim
+            self.claims.release(piece.key)
+            return True
+        self.tell(Begun(key=piece.key))
+        if isinstance(piece, TokenStates):
+            self._store(piece, self.workshop.text_encoder.encode(piece.caption))
+        else:
+            decoder = self.idle.popleft()
+            decoder.start(_job_of(self.workshop, piece))
+            self.decoding.append((decoder, piece))
+        return True
+
+    def _is_settled(self, piece: Piece) -> bool:
+        is_settled = self.workshop.store.is_settled(piece)
+        if is_settled:
+            self.tell(Settled(key=piece.key, is_own=False))
+        return is_settled
+
+    def _finish(self) -> None:
+        """Encode and store the clip that was first to be decoded."""
+        decoder, piece = self.decoding.popleft()
+        found = decoder.result()
+        if not isinstance(found, Refusal):
+            found = _latents(self.workshop.video_encoder, found)
+        self.idle.append(decoder)
+        if isinstance(found, Refusal):
+            self._reject(piece, found)
+        else:
+            self._store(piece, found)
+
+    def _store(self, piece: Piece, array: NDArray[Any]) -> None:
+        self.workshop.store.cache.put(piece.key, np.asarray(array, dtype=np.float32))
+        self.claims.release(piece.key)
+        self.tell(Settled(key=piece.key, is_own=True))
+
+    def _reject(self, piece: Piece, refusal: Refusal) -> None:
+        if refusal.is_lasting:
+            self.workshop.store.rejections.add(piece.key, refusal.reason)
+        self.claims.release(piece.key)
+        self.tell(Settled(key=piece.key, is_own=True, reason=refusal.reason))
+
+
+def _job_of(workshop: Workshop, piece: Latents) -> DecodeJob:
+    row = piece.row
+    assert row.bucket is not None, row
+    return DecodeJob(
+        root=workshop.root,
+        path=row.clip.path,
+        content=row.content,
+        span=row.clip.span,
+        bucket=row.bucket,
+        fps=workshop.store.fps,
+    )
+
+
+def _latents(encoder: VideoEncoder, frames: NDArray[np.uint8]) -> NDArray[np.float32] | Refusal:
+    try:
+        latents = np.asarray(encoder.encode(frames), dtype=np.float32)
+    except DataError as error:
+        return Refusal(reason=str(error), is_lasting=True)
+    if not np.isfinite(latents).all():
+        return Refusal(reason="the video encoder gave values that are not finite", is_lasting=True)
+    return latents

@@ -1,0 +1,33 @@
+"""A clip's first frame as the model will see it, small enough for a page."""
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+from arachne.core.bucket import Bucket
+from arachne.core.errors import DataError
+from arachne.core.ledger import LedgerRow
+from arachne.data.decode import decode_clip
+from arachne.data.source_media import source_media
+
+_QUALITY = 80
+
+
+def thumbnail(root: Path, row: LedgerRow, fps: float, max_side: int) -> bytes:
+    """A JPEG of the first frame of a usable clip: turned, scaled and cropped as for training.
+
+    Raises:
+        DataError: The clip cannot be decoded.
+    """
+    assert row.bucket is not None, row
+    still = Bucket(width=row.bucket.width, height=row.bucket.height, frames=1)
+    try:
+        pixels = decode_clip(source_media(root, row.clip.path), row.clip.span, still, fps)
+    except OSError as error:
+        raise DataError(f"the file cannot be read: {error.strerror or error}") from error
+    image = Image.fromarray(pixels[0])
+    image.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()

@@ -1,0 +1,70 @@
+"""How diffusers' transformer of a model family is built, called and cut; without torch.
+
+Shape suffixes:
+  B batch   C latent channels   F latent frames   H latent height   W latent width
+  L text tokens   D text width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from arachne.core.model_shape import ModelShape
+from arachne.core.sequence_layout import SequenceLayout
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Option = Callable[[str], Any]
+"""The value of one option of a transformer's config.json."""
+
+
+class Forward(Protocol):
+    """One forward pass: packs the inputs as the class wants them, unpacks what it returns."""
+
+    def __call__(
+        self, module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+    ) -> Tensor:
+        """The velocity noise − x0, shaped like the latents, at timesteps 0 (clean) to 1000."""
+        ...
+
+
+def _any_shape(shape: ModelShape) -> None:
+    """Nothing to refuse."""
+
+
+def _as_it_is(module: nn.Module) -> None:
+    """Nothing to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusersFamily:
+    """What there is to know of a family's class; one file per family makes one.
+
+    Attributes:
+        name: The `model.family` of a run file, a key of `core.families.FAMILIES`.
+        class_name: Name of the class in diffusers.
+        layout: How it is cut along the sequence.
+        sizes: Fields of `ModelShape`, but for family and text tokens, from a config.json.
+        options: Keywords of the constructor that follow from a shape; a config.json has to agree.
+        forward: One forward pass; latents and text arrive in the type of the weights.
+        prepare: Changes a new module where a launch could not split it as it is.
+        fixed: Further options, which must have the class's own defaults.
+        check: Raises ConfigError where the class cannot have these sizes.
+        not_trained: Why training refuses the family; empty if it can be trained.
+        not_pretrained: Why training refuses its published weights; empty if it takes them.
+    """
+
+    name: str
+    class_name: str
+    layout: SequenceLayout
+    sizes: Callable[[Option], dict[str, int]]
+    options: Callable[[ModelShape], dict[str, Any]]
+    forward: Forward
+    prepare: Callable[[nn.Module], None] = _as_it_is
+    fixed: tuple[str, ...] = ()
+    check: Callable[[ModelShape], None] = _any_shape
+    not_trained: str = ""
+    not_pretrained: str = ""

@@ -1,0 +1,209 @@
+"""Transformers of all families, with random or pretrained weights: diffusers' classes as they are.
+
+Shape suffixes:
+  B batch   C latent channels   F latent frames   H latent height   W latent width
+  L text tokens   D text width
+"""
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.core.model_shape import ModelShape
+from arachne.core.sequence_layout import SequenceLayout
+from arachne.models.diffusers_family import DiffusersFamily
+from arachne.models.families import transformer_named
+
+TIMESTEP_SCALE = 1000.0
+"""Families were trained on timesteps 0..1000; they embed them in floating point, untruncated."""
+
+_EMBEDDERS = (
+    "text_embedder",
+    "time_embedder",
+    "timestep_embedder",
+    "time_embedding",
+    "caption_projection",
+)
+"""Parts of the names of modules that embed the timestep or the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoTransformer:
+    """A transformer of diffusers; `build_transformer` and `load_transformer` make one."""
+
+    family: DiffusersFamily
+    shape: ModelShape
+    module: nn.Module
+
+    @property
+    def layout(self) -> SequenceLayout:
+        """How the module is cut along the sequence."""
+        return self.family.layout
+
+    def predict(
+        self, latents_BCFHW: torch.Tensor, sigma_B: torch.Tensor, text_BLD: torch.Tensor
+    ) -> torch.Tensor:
+        """The velocity, shaped like the latents; see `interface.VideoModel.predict`.
+
+        A family that training refuses may give what its own objective predicts instead.
+        """
+        assert sigma_B.shape == latents_BCFHW.shape[:1] == text_BLD.shape[:1], "one batch"
+        dtype = next(self.module.parameters()).dtype
+        # In half precision neighbouring timesteps would fall together.
+        wide = torch.promote_types(sigma_B.dtype, torch.float32)
+        velocity_BCFHW = self.family.forward(
+            self.module,
+            latents_BCFHW.to(dtype),
+            sigma_B.to(wide) * TIMESTEP_SCALE,
+            text_BLD.to(dtype),
+        )
+        return velocity_BCFHW.to(latents_BCFHW.dtype)
+
+
+def build_transformer(shape: ModelShape, *, dtype: torch.dtype, seed: int) -> VideoTransformer:
+    """A transformer with random weights, on the CPU, that depend on `shape` and `seed` alone.
+
+    Weights are drawn in float32 from a generator of their own and then cast, so that every dtype
+    starts from the same model; the global generators stay as they were.
+
+    Raises:
+        ConfigError: The family cannot be built, or not with these sizes.
+    """
+    family = transformer_named(shape.family)
+    family_named(shape.family).check(shape)
+    family.check(shape)
+    with torch.random.fork_rng(devices=[]):
+        module = diffusers_class(family)(**family.options(shape))
+    _initialize(module, torch.Generator().manual_seed(seed))
+    _cast_parameters(module, dtype)
+    family.prepare(module)
+    return VideoTransformer(family=family, shape=shape, module=module)
+
+
+def load_transformer(
+    family_name: str, folder: Path | str, *, dtype: torch.dtype, text_tokens: int = 512
+) -> VideoTransformer:
+    """A transformer from a diffusers pipeline's folder, or from its `transformer` folder.
+
+    Diffusers does not store how many text tokens a model was trained with; the default is that of
+    published Wan models.
+
+    Raises:
+        ConfigError: The folder holds no such model, or one that needs more than text.
+    """
+    family = transformer_named(family_name)
+    transformer_folder = _transformer_folder(Path(folder))
+    options = _read_options(family, transformer_folder)
+    shape = _shape_of(family, options, transformer_folder, text_tokens)
+    try:
+        module = diffusers_class(family).from_pretrained(
+            str(transformer_folder), torch_dtype=torch.float32, local_files_only=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"model.pretrained {str(transformer_folder)!r} has a config.json, but its weights "
+            f"cannot be loaded: {error}"
+        ) from error
+    module.train()
+    _cast_parameters(module, dtype)
+    family.prepare(module)
+    return VideoTransformer(family=family, shape=shape, module=module)
+
+
+def import_transformer(family_name: str) -> None:
+    """Load a family's class now; a process that forks ranks does it once for all of them."""
+    diffusers_class(transformer_named(family_name))
+
+
+def diffusers_class(family: DiffusersFamily) -> Any:
+    """Imported late: it takes seconds, and by now the settings are known to be good."""
+    import diffusers
+
+    return getattr(diffusers, family.class_name)
+
+
+@torch.no_grad()
+def _initialize(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw every parameter anew, as Wan's own code does, but for the last layer.
+
+    Source: `init_weights` of Wan 2.1 (wan/modules/model.py): Xavier-uniform matrices, zero biases,
+    std 0.02 for the text and time embedders, 1/sqrt(width) for the modulation tables. It starts
+    the output layer at zero; then the first step's gradient reaches that layer alone. Here it
+    starts at std 0.02, small beside the target (std 1.4), and every parameter learns from step 1.
+    Other families start in the same way. *assumption*
+    """
+    for name, parameter in module.named_parameters():
+        if name.endswith("scale_shift_table"):
+            parameter.normal_(0.0, 1.0 / sqrt(parameter.shape[-1]), generator=generator)
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+        elif name == "proj_out.weight" or any(part in name for part in _EMBEDDERS):
+            parameter.normal_(0.0, 0.02, generator=generator)
+        else:
+            nn.init.xavier_uniform_(parameter.flatten(1), generator=generator)
+
+
+def _cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast parameters only: the rotary tables are buffers, and bfloat16 would ruin them."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def _transformer_folder(folder: Path) -> Path:
+    for candidate in (folder / "transformer", folder):
+        if (candidate / "config.json").is_file():
+            return candidate
+    found = "no such folder" if not folder.is_dir() else "no config.json, and no transformer/ in it"
+    raise ConfigError(
+        f"model.pretrained {str(folder)!r}: {found}; name a diffusers pipeline or its transformer "
+        "folder"
+    )
+
+
+def _read_options(family: DiffusersFamily, folder: Path) -> Mapping[str, Any]:
+    try:
+        options = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found = options.get("_class_name")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"cannot read {str(folder / 'config.json')!r}: {error}") from error
+    if found != family.class_name:
+        raise ConfigError(
+            f"model.pretrained {str(folder)!r} holds a {found}; family {family.name!r} needs a "
+            f"{family.class_name}"
+        )
+    return options
+
+
+def _shape_of(
+    family: DiffusersFamily, options: Mapping[str, Any], folder: Path, text_tokens: int
+) -> ModelShape:
+    """The sizes in a config.json; options that it leaves out have the class's own defaults."""
+    defaults = inspect.signature(diffusers_class(family).__init__).parameters
+
+    def option(name: str) -> Any:
+        return options.get(name, defaults[name].default)
+
+    shape = ModelShape(family=family.name, text_tokens=text_tokens, **family.sizes(option))
+    needed = {name: defaults[name].default for name in family.fixed} | family.options(shape)
+    for name, value in needed.items():
+        found, wanted = (list(each) if _is_row(each) else each for each in (option(name), value))
+        if found != wanted:
+            raise ConfigError(
+                f"model.pretrained {str(folder)!r} has {name} = {found}, and text-to-video "
+                f"training needs {wanted}; models that are conditioned on images, and other "
+                "variants of a family, are not built yet"
+            )
+    return shape
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, (list, tuple))

@@ -1,0 +1,132 @@
+"""HunyuanVideo: blocks with weights for text of their own, then blocks that text and video share.
+
+Shape suffixes: those of `diffusers_family`, and
+  P width of the pooled text state
+"""
+
+from __future__ import annotations
+
+from math import inf, nextafter
+from typing import TYPE_CHECKING, Any
+
+from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.core.model_shape import ModelShape
+from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
+from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.text_padding import word_mask
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+GUIDANCE = 1000.0
+"""What the guidance embedder gets, times 1000: a scale of 1, a model that is not guided. It learns
+the plain velocity, and sampling guides it by comparing with the empty caption. *assumption*"""
+
+_LAYOUT = SequenceLayout(
+    split_inputs=(
+        SplitInput(module="transformer_blocks.0", argument="hidden_states", stream="video", dim=1),
+        SplitInput(
+            module="transformer_blocks.0", argument="encoder_hidden_states", stream="text", dim=1
+        ),
+    ),
+    split_outputs=(SplitOutput(module="rope", stream="video", dims=(0, 0)),),
+    gather=GatherOutput(module="proj_out", stream="video", dim=1),
+    self_attention=r"(single_)?transformer_blocks\.\d+\.attn",
+    blocks=r"(single_)?transformer_blocks\.\d+",
+    streams=("video", "text"),
+)
+
+
+def _forward(
+    module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+) -> Tensor:
+    """The state of the whole caption is the mean of its words' states, cut or padded to P."""
+    config: Any = module.config
+    mask_BL = word_mask(text_BLD)
+    words_B1 = mask_BL.sum(dim=1, keepdim=True)
+    mean_BD = (text_BLD * mask_BL[..., None]).sum(dim=1) / words_B1
+    size = min(config.pooled_projection_dim, mean_BD.shape[1])
+    pooled_BP = mean_BD.new_zeros((len(mean_BD), config.pooled_projection_dim))
+    pooled_BP[:, :size] = mean_BD[:, :size]
+    return module(
+        hidden_states=latents_BCFHW,
+        timestep=timestep_B,
+        encoder_hidden_states=text_BLD,
+        encoder_attention_mask=mask_BL,
+        pooled_projections=pooled_BP,
+        guidance=timestep_B.new_full(timestep_B.shape, GUIDANCE),
+        return_dict=False,
+    )[0]
+
+
+def _options(shape: ModelShape) -> dict[str, Any]:
+    _, patch, _ = family_named("hunyuan_video").geometry.patch
+    return {
+        "patch_size": patch,
+        "in_channels": shape.latent_channels,
+        "out_channels": shape.latent_channels,
+        "num_attention_heads": shape.num_heads,
+        "attention_head_dim": shape.head_size,
+        "num_layers": shape.num_layers,
+        "num_single_layers": shape.num_single_layers,
+        "num_refiner_layers": shape.num_refiner_layers,
+        "mlp_ratio": ffn_ratio(shape),
+        "text_embed_dim": shape.text_size,
+        "pooled_projection_dim": shape.pooled_text_size,
+        "rope_axes_dim": rope_axes(shape),
+    }
+
+
+def ffn_ratio(shape: ModelShape) -> float:
+    """Feed-forward width over model width, such that the class, which rounds down, gets it back."""
+    ratio = shape.ffn_size / shape.hidden_size
+    is_exact = int(shape.hidden_size * ratio) == shape.ffn_size
+    return ratio if is_exact else nextafter(ratio, inf)
+
+
+def rope_axes(shape: ModelShape) -> tuple[int, int, int]:
+    """Share of a head that turns with time, height and width: 16, 56 and 56 of 128, or near it."""
+    side = shape.head_size * 7 // 32 * 2
+    return shape.head_size - 2 * side, side, side
+
+
+def _sizes(option: Option) -> dict[str, int]:
+    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
+    return {
+        "num_layers": option("num_layers"),
+        "num_heads": num_heads,
+        "head_size": head_size,
+        "ffn_size": int(num_heads * head_size * option("mlp_ratio")),
+        "latent_channels": option("in_channels"),
+        "text_size": option("text_embed_dim"),
+        "num_single_layers": option("num_single_layers"),
+        "num_refiner_layers": option("num_refiner_layers"),
+        "pooled_text_size": option("pooled_projection_dim"),
+    }
+
+
+def _check(shape: ModelShape) -> None:
+    if shape.head_size % 2 or shape.head_size < 6:
+        raise ConfigError(
+            f"model.head_size is {shape.head_size}; HunyuanVideo's rotary embedding of time, "
+            "height and width needs an even number of at least 6"
+        )
+    if not shape.pooled_text_size:
+        raise ConfigError(
+            "family 'hunyuan_video' has blocks and a pooled text state that no setting names; "
+            "name a model.preset: " + ", ".join(family_named("hunyuan_video").presets)
+        )
+
+
+HUNYUAN_VIDEO = DiffusersFamily(
+    name="hunyuan_video",
+    class_name="HunyuanVideoTransformer3DModel",
+    layout=_LAYOUT,
+    sizes=_sizes,
+    options=_options,
+    forward=_forward,
+    fixed=("patch_size_t", "guidance_embeds", "image_condition_type"),
+    check=_check,
+    not_pretrained="its pooled text state comes from CLIP, and only one text encoder is run",
+)

@@ -1,0 +1,110 @@
+"""HunyuanVideo 1.5, text to video: text, glyph and image tokens attend together with the video.
+
+Clips have no glyphs and no first frame here: those tokens are zeros that nobody sees, and the
+blocks carry them as in the published model. Shape suffixes: those of `diffusers_family`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.core.families.hunyuan_video15 import (
+    GLYPH_SIZE,
+    GLYPH_TOKENS,
+    IMAGE_SIZE,
+    IMAGE_TOKENS,
+)
+from arachne.core.model_shape import ModelShape
+from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.hunyuan_video import HUNYUAN_VIDEO, ffn_ratio, rope_axes
+from arachne.models.text_padding import word_mask
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def _forward(
+    module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+) -> Tensor:
+    """The class embeds the timestep in the type that it comes in, which has to be the weights'."""
+    clips, channels, *grid = latents_BCFHW.shape
+    inputs = latents_BCFHW.new_zeros((clips, 2 * channels + 1, *grid))
+    inputs[:, :channels] = latents_BCFHW
+    return module(
+        hidden_states=inputs,
+        timestep=timestep_B.to(latents_BCFHW.dtype),
+        encoder_hidden_states=text_BLD,
+        encoder_attention_mask=word_mask(text_BLD),
+        encoder_hidden_states_2=text_BLD.new_zeros((clips, GLYPH_TOKENS, GLYPH_SIZE)),
+        encoder_attention_mask_2=text_BLD.new_zeros((clips, GLYPH_TOKENS)),
+        image_embeds=text_BLD.new_zeros((clips, IMAGE_TOKENS, IMAGE_SIZE)),
+        return_dict=False,
+    )[0]
+
+
+def _prepare(module: nn.Module) -> None:
+    from diffusers.models.embeddings import apply_rotary_emb
+
+    from arachne.models.joint_attention import mask_keys
+
+    def rotate(states_BLNH: Tensor, angles: Any) -> Tensor:
+        turned: Any = apply_rotary_emb(states_BLNH, angles, sequence_dim=1)
+        return turned
+
+    mask_keys(module, patch_size=1, mask_argument="attention_mask", rotate=rotate)
+
+
+def _options(shape: ModelShape) -> dict[str, Any]:
+    _, patch, _ = family_named("hunyuan_video15").geometry.patch
+    return {
+        "patch_size": patch,
+        "in_channels": 2 * shape.latent_channels + 1,
+        "out_channels": shape.latent_channels,
+        "num_attention_heads": shape.num_heads,
+        "attention_head_dim": shape.head_size,
+        "num_layers": shape.num_layers,
+        "num_refiner_layers": shape.num_refiner_layers,
+        "mlp_ratio": ffn_ratio(shape),
+        "text_embed_dim": shape.text_size,
+        "text_embed_2_dim": GLYPH_SIZE,
+        "image_embed_dim": IMAGE_SIZE,
+        "rope_axes_dim": rope_axes(shape),
+        "task_type": "t2v",
+    }
+
+
+def _sizes(option: Option) -> dict[str, int]:
+    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
+    return {
+        "num_layers": option("num_layers"),
+        "num_heads": num_heads,
+        "head_size": head_size,
+        "ffn_size": int(num_heads * head_size * option("mlp_ratio")),
+        "latent_channels": (option("in_channels") - 1) // 2,
+        "text_size": option("text_embed_dim"),
+        "num_refiner_layers": option("num_refiner_layers"),
+    }
+
+
+def _check(shape: ModelShape) -> None:
+    if shape.head_size % 2 or shape.head_size < 6:
+        raise ConfigError(
+            f"model.head_size is {shape.head_size}; HunyuanVideo's rotary embedding of time, "
+            "height and width needs an even number of at least 6"
+        )
+
+
+HUNYUAN_VIDEO15 = DiffusersFamily(
+    name="hunyuan_video15",
+    class_name="HunyuanVideo15Transformer3DModel",
+    layout=HUNYUAN_VIDEO.layout,
+    sizes=_sizes,
+    options=_options,
+    forward=_forward,
+    prepare=_prepare,
+    fixed=("patch_size_t", "use_meanflow"),
+    check=_check,
+    not_trained="its autoencoder, of 4 frames x 16 pixels per latent, cannot be run yet",
+)

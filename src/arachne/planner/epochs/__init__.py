@@ -1,0 +1,1 @@
+"""Systems that choose their own batches, compared over an epoch of clips."""

@@ -1,0 +1,97 @@
+"""Have this rank watched while it trains; the first rank of each machine starts the watchdog."""
+
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from arachne.core.batch import Batch
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.strict_json import to_json
+from arachne.runtime.hang_report import span_text
+from arachne.runtime.progress import ProgressFile
+from arachne.runtime.watchdog import WatchOrder, progress_path, stacks_path
+from arachne.runtime.world import World
+
+_BACKSTOP = 10.0
+"""torch's own time-out over the watchdog's. torch's counts from when a rank began to wait, although
+the others may be at work, and its error says nothing of them; so it only has to end the run if the
+watchdog itself was killed. *Assumption*: no rank waits for ten time-outs in one collective."""
+
+
+def collective_timeout_s(timeout_s: float) -> float:
+    """How long torch lets a watched rank wait in one collective."""
+    return _BACKSTOP * timeout_s
+
+
+def launch_texts(batch: Batch, plan: PlacedPlan, rank: int) -> dict[int, str]:
+    """A rank's launches in words for a report, by index: module, shape, clips and ranks."""
+    return {
+        index: (
+            f"{launch.cascade.module} of {launch.cascade.bucket}, "
+            f"{', '.join(repr(batch.clips[slot].name) for slot in launch.cascade.slots)}, "
+            f"on {'ranks' if launch.degree > 1 else 'rank'} {span_text(launch.ranks)}"
+        )
+        for index, launch in plan.on_rank(rank)
+    }
+
+
+@contextmanager
+def watched(world: World, *, timeout_s: float, report_dir: Path) -> Iterator[ProgressFile]:
+    """A context in which a silence of this rank for `timeout_s` ends the run, with a report.
+
+    All ranks enter it together. Gives the progress that the rank has to write; see `Recorder`.
+    """
+    node, local_rank = divmod(world.rank, world.ranks_per_node)
+    folder = _folder(world, node, local_rank)
+    progress = ProgressFile(progress_path(folder, world.rank), is_async=world.device.type == "cuda")
+    with stacks_path(folder, world.rank).open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+        watchdog = None
+        try:
+            if local_rank == 0:
+                watchdog = _start(world, folder, node, timeout_s, report_dir)
+            yield progress
+        finally:
+            progress.change("over")
+            faulthandler.unregister(signal.SIGUSR1)
+            if watchdog is not None:
+                watchdog.kill()
+                watchdog.wait()
+                if world.folder is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(world: World, node: int, local_rank: int) -> Path:
+    """A folder on the machine's own disk that its ranks share."""
+    if world.folder is not None:
+        return world.folder
+    key = f"watched folder of machine {node}"
+    if local_rank == 0:
+        world.store.set(key, tempfile.mkdtemp(prefix="arachne-watched-"))
+    return Path(world.store.get(key).decode())
+
+
+def _start(
+    world: World, folder: Path, node: int, timeout_s: float, report_dir: Path
+) -> "subprocess.Popen[bytes]":
+    first = node * world.ranks_per_node
+    order = WatchOrder(
+        folder=str(folder),
+        ranks=tuple(range(first, min(first + world.ranks_per_node, world.size))),
+        timeout_s=timeout_s,
+        report_dir=str(report_dir),
+        node=node if world.size > world.ranks_per_node else None,
+        has_launcher=world.folder is not None,
+    )
+    return subprocess.Popen(
+        [sys.executable, "-m", "arachne.runtime.watchdog", to_json(order)],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )

@@ -1,0 +1,132 @@
+"""`arachne checkpoints`: what stands in a run's folder, whether it is whole, and pruning it."""
+
+import fcntl
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arachne.cli.main import main
+from arachne.trainer.checkpoint import Chunk, TrainState, commit, write_shard
+from arachne.trainer.checkpoint_files import KINDS, checkpoints_dir
+
+
+def _save(run_dir: Path, step: int) -> Path:
+    for rank in range(2):
+        values = np.full(3, rank, np.float32)
+        chunks = [
+            Chunk(name="w", kind=kind, offset=3 * rank, total=6, values=values) for kind in KINDS
+        ]
+        write_shard(run_dir, step, rank, chunks)
+    losses = (2.0,) * (step - 1) + (1.25,)
+    state = TrainState(
+        step=step, num_updates=step, seed=0, world_size=2, config_json="{}", losses=losses
+    )
+    return commit(run_dir, step, parameters={"w": (2, 3)}, state=state)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    for step in (1, 2, 3):
+        _save(tmp_path, step)
+    return tmp_path
+
+
+def _names(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in checkpoints_dir(run_dir).iterdir())
+
+
+def _listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict]:
+    code = main(["checkpoints", *map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_checkpoints_are_listed_newest_first(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoints", str(run_dir)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[1:]] == [
+        "step-000003",
+        "step-000002",
+        "step-000001",
+    ]
+    assert printed[1].split()[-3:] == ["2", "1.2500", "committed"]
+    code, found = _listed(capsys, run_dir)
+    assert code == 0
+    row = found["checkpoints"][0]
+    size = sum(f.stat().st_size for f in (checkpoints_dir(run_dir) / "step-000003").iterdir())
+    assert (row["step"], row["ranks"], row["loss"], row["num_bytes"]) == (3, 2, 1.25, size)
+
+
+def test_a_flipped_bit_is_found_when_asked_for(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = checkpoints_dir(run_dir) / "step-000002" / "shard-00001.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert _listed(capsys, run_dir)[0] == 0
+    code, found = _listed(capsys, run_dir, "--verify")
+    assert code == 3
+    faults = [row["fault"] for row in found["checkpoints"]]
+    assert faults[0] == faults[2] == ""
+    assert faults[1].startswith("shard-00001.safetensors is damaged")
+
+
+def test_a_damaged_index_and_an_unfinished_folder_are_told_apart(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoints_dir(run_dir) / "step-000003" / "index.json").write_text("{}")
+    (checkpoints_dir(run_dir) / "step-000004.partial").mkdir()
+    code, found = _listed(capsys, run_dir)
+    assert code == 3
+    unfinished, damaged, *_ = found["checkpoints"]
+    assert (unfinished["condition"], unfinished["fault"]) == ("unfinished", "")
+    assert damaged["fault"].startswith("index.json is damaged")
+
+
+def test_pruning_counts_from_the_newest_whole_one(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoints_dir(run_dir) / "step-000003" / "shard-00000.safetensors").unlink()
+    code, found = _listed(capsys, run_dir, "--prune", "--keep", 1)
+    assert (code, found["pruned"]) == (0, ["step-000001"])
+    assert _names(run_dir) == ["step-000002", "step-000003"]
+
+
+def test_nothing_is_pruned_beside_a_training(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (run_dir / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["checkpoints", str(run_dir), "--prune", "--keep", "1"]) == 2
+    assert "another process trains" in capsys.readouterr().err
+    assert len(_names(run_dir)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prune"], "--prune and --keep N belong together"),
+        (["--keep", "2"], "--prune and --keep N belong together"),
+        (["--prune", "--keep", "0"], "--keep is 0; at least 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    run_dir: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoints", str(run_dir), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert len(_names(run_dir)) == 3
+
+
+def test_a_folder_without_checkpoints_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoints", str(tmp_path)]) == 2
+    assert main(["checkpoints", str(tmp_path / "none")]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "has no checkpoint" in first
+    assert "there is no folder" in second

@@ -1,0 +1,101 @@
+"""`arachne doctor` on this machine, on made faults, and with ranks that meet."""
+
+import importlib.metadata
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from arachne.cli import doctor
+from arachne.cli.main import main
+
+
+def _findings(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, dict]]:
+    code = main(["doctor", "--json", *words])
+    rows = json.loads(capsys.readouterr().out)["findings"]
+    return code, {row["what"]: row for row in rows}
+
+
+def test_this_machine_can_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _findings(capsys, "--folder", str(tmp_path))
+    assert code == 0
+    assert found["torch"]["found"] == importlib.metadata.version("torch")
+    assert {"python", "CPU", "disk", "shared memory", "open files"} <= found.keys()
+    assert all((row["verdict"] == "good") == (row["fix"] == "") for row in found.values())
+
+
+def test_a_missing_package_is_a_fault_only_if_nothing_works_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in ("av", "ortools"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return present(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    code, found = _findings(capsys, "--folder", str(tmp_path))
+    assert code == 2
+    assert (found["av"]["verdict"], found["av"]["fix"]) == ("fault", "install av")
+    assert found["ortools"]["verdict"] == "warning"
+
+
+def test_a_folder_that_cannot_be_used_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = _findings(capsys, "--folder", str(tmp_path / "none"))
+    assert code == 2
+    assert "No such file" in found["disk"]["found"]
+
+
+def test_little_space_and_few_open_files_are_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage(int(64e6), 0, int(1e9)))
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (1024, 4096))
+    code, found = _findings(capsys, "--folder", str(tmp_path))
+    assert code == 0
+    assert [found[name]["verdict"] for name in ("disk", "shared memory", "open files")] == [
+        "warning"
+    ] * 3
+    assert "--shm-size" in found["shared memory"]["fix"]
+
+
+@pytest.mark.distributed
+def test_ranks_under_torchrun_meet_and_only_the_first_speaks(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "arachne", "doctor", "--json", "--folder", str(tmp_path)],
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        (said, _), (silent, _) = (rank.communicate(timeout=90) for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert silent == ""
+    found = {row["what"]: row for row in json.loads(said)["findings"]}
+    assert found["ranks"]["found"].startswith("2 ranks meet in")
+    assert found["clocks"]["verdict"] == "good"
+    assert [rank.returncode for rank in ranks] == [0, 0]

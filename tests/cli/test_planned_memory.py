@@ -1,0 +1,202 @@
+"""`arachne plan --memory`, encoders, and settings that can be planned with but not trained yet."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from arachne.cli import clip_source
+from arachne.cli.main import main
+from arachne.core.families import FAMILIES
+from arachne.trainer.config import TRAINED_FAMILIES
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plan-hunyuanvideo-13b.toml")
+PLANNED_ONLY = [name for name in FAMILIES if name not in TRAINED_FAMILIES]
+WORDS = [EXAMPLE, "--clips", "panda70m", "--cluster", "h100x16"]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(clip_source, "NUM_DRAWN", 600)
+
+
+def memory(capsys, *words: str) -> dict:
+    assert main(["plan", *WORDS, "--memory", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def planned(capsys, *words: str) -> list[dict]:
+    quick = ["--batch", "12", "--steps", "1", "--set", "planner.iterations=50"]
+    assert main(["plan", *WORDS, "--json", *quick, *words]) == 0
+    return json.loads(capsys.readouterr().out)["steps"]
+
+
+def refusal(capsys, *words: str) -> str:
+    assert main([*words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def modules(step: dict) -> list[tuple[str, int]]:
+    launches = step["plan"]["launches"]
+    return [(each["cascade"]["module"], each["cascade"]["steps_ahead"]) for each in launches]
+
+
+def test_the_example_plans_a_large_model_without_any_data(capsys):
+    (step,) = planned(capsys)
+
+    assert 1.0 <= step["makespan_s"] / step["lower_bound_s"] < 1.2
+    assert step["idle_ratio"] < 0.1
+    assert any(each["mode"]["recompute_layers"] for each in step["plan"]["launches"])
+
+
+def test_memory_is_told_item_by_item_for_the_longest_clip_on_every_degree(capsys):
+    found = memory(capsys)
+
+    assert (found["shape"], found["num_tokens"]) == ("720x400x129", 37125)
+    assert [each["degree"] for each in found["launches"]] == [1, 2, 3, 4, 6, 8, 12, 16]
+    for each in found["launches"]:
+        use = each["use"]
+        assert 25e9 < use["weights"] == use["gradients"] < 26e9  # 12.8 billion, 2 bytes each
+        assert use["optimizer"] == pytest.approx(3 * 4 * use["weights"] / 2 / 16)
+        assert each["fits"] == (sum(use.values()) <= found["memory_bytes"])
+        assert use["activations"] <= each["all_kept_bytes"]
+    assert [each["fits"] for each in found["launches"]] == [False] + [True] * 7
+    levels = [each["recomputed_blocks"] for each in found["launches"]]
+    assert levels == sorted(levels, reverse=True)
+    assert levels[0] == found["num_blocks"] == 60
+    assert found["advice"] == ""
+
+
+def test_what_would_fit_is_said_where_nothing_does(capsys):
+    found = memory(capsys, "--gradients", "float32", "--recompute", "none")
+
+    assert not any(each["fits"] for each in found["launches"])
+    assert {each["recomputed_blocks"] for each in found["launches"]} == {0}
+    assert found["advice"] == (
+        "fits on no number of GPUs; with --recompute auto --gradients bfloat16 it fits on 2 GPUs"
+    )
+    advised = memory(capsys, "--gradients", "bfloat16", "--recompute", "auto")
+    assert next(each["degree"] for each in advised["launches"] if each["fits"]) == 2
+
+
+def test_a_model_that_fits_in_no_way_gets_other_advice(capsys):
+    found = memory(capsys, "--cluster", "rtx4090x4")
+    assert "whatever --recompute and --gradients say; lower data.resolution" in found["advice"]
+
+
+def test_encoders_are_listed_where_nothing_is_cached(capsys):
+    assert {each["module"] for each in memory(capsys)["launches"]} == {"dit"}
+    encoders = memory(capsys, "--encode")["launches"][-2:]
+    assert [(each["module"], each["degree"]) for each in encoders] == [("text", 1), ("vae", 1)]
+    assert encoders[0]["use"]["encoders"] > 1e10  # an 8-billion language model
+
+
+def test_the_memory_table_reads_in_80_columns(capsys):
+    assert main(["plan", *WORDS, "--memory", "--fill", "--gradients", "float32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "one GPU, for a clip of 720x400x129 (37,125 tokens); 73.6 GB may be used"
+    assert re.match(r"all the time: weights 25.* GB \+ gradients 51.* GB \+ optimizer", lines[1])
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if line.startswith("│")]
+    assert len(rows) == 8 + 2
+    assert re.search(r"│ train │ +1 │ +60 of 60 │ +14.5 GB of 368 GB │", rows[0])
+
+
+def test_memory_has_no_page(tmp_path, capsys):
+    error = refusal(capsys, "plan", *WORDS, "--memory", "--html", str(tmp_path / "x.html"))
+    assert "--memory writes no page; leave out --html" in error
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_clips_of_which_nothing_is_cached_are_encoded_in_their_own_step(capsys):
+    words = ["--gradients", "host"]
+    (cached,) = planned(capsys, *words)
+    (step,) = planned(capsys, *words, "--encode")
+
+    assert set(modules(cached)) == {("dit", 0)}
+    assert set(modules(step)) == {("dit", 0), ("text", 0), ("vae", 0)}
+    assert step["makespan_s"] > cached["makespan_s"]
+
+
+def test_filling_encodes_the_next_steps_clips(capsys):
+    (step,) = planned(capsys, "--gradients", "host", "--fill")
+    assert set(modules(step)) == {("dit", 0), ("text", 1), ("vae", 1)}
+
+    buckets = {
+        (each["cascade"]["slots"][0], str(each["cascade"]["bucket"]))
+        for each in step["plan"]["launches"]
+        if each["cascade"]["module"] == "vae"
+    }
+    trained = planned(capsys, "--gradients", "host", "--steps", "2")[1]
+    assert buckets == {
+        (slot, str(each["cascade"]["bucket"]))
+        for each in trained["plan"]["launches"]
+        for slot in each["cascade"]["slots"]
+        if slot in {first for first, _ in buckets}
+    }
+
+
+def test_a_ring_lets_more_gpus_share_a_clip_than_the_model_has_heads(capsys):
+    words = ["--set", "model.num_heads=4", "--set", "model.head_size=768"]
+    degrees = [
+        [each["degree"] for each in memory(capsys, *words, "--ring", ring)["launches"]]
+        for ring in ("none", "auto")
+    ]
+    assert degrees == [[1, 2, 3, 4], [1, 2, 3, 4, 6, 8, 12, 16]]
+
+
+@pytest.mark.parametrize("family", PLANNED_ONLY)
+@pytest.mark.parametrize("verb", ["train", "profile"])
+def test_families_that_cannot_be_trained_yet_are_refused_in_one_line(
+    tmp_path, capsys, family: str, verb: str
+):
+    (tmp_path / "run.toml").write_text(
+        f'[run]\ndir = "{tmp_path}/run"\nsteps = 1\n[data]\npath = "{tmp_path}"\ncache = "c"\n'
+        f'frame_buckets = [1]\n[model]\nfamily = "{family}"\n'
+        f'preset = "{next(iter(FAMILIES[family].presets))}"\n'
+    )
+    error = refusal(capsys, verb, str(tmp_path / "run.toml"))
+    assert f"model.family '{family}' can be planned for" in error
+    assert f"families that train: {', '.join(TRAINED_FAMILIES)}" in error
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_planned_for(tmp_path, capsys, family: str):
+    for preset in FAMILIES[family].presets:
+        (tmp_path / "run.toml").write_text(
+            f'[run]\ndir = "{tmp_path}/run"\nsteps = 1\n[data]\npath = "none"\ncache = "c"\n'
+            "resolution = 256\nframe_buckets = [1]\n"
+            f'[model]\nfamily = "{family}"\npreset = "{preset}"\n'
+            'dtype = "bfloat16"\n[planner]\niterations = 10\nrecompute = "auto"\n'
+            '[optimizer]\ngradients = "bfloat16"\n[batch]\nclips = 9\n'
+        )
+        words = ["--clips", "webvid10m", "--frame-cap", "41", "--steps", "1", "--json"]
+        assert main(["plan", str(tmp_path / "run.toml"), "--cluster", "h200x8", *words]) == 0
+        (step,) = json.loads(capsys.readouterr().out)["steps"]
+        assert step["lower_bound_s"] <= step["makespan_s"] < 1e3
+
+
+@pytest.mark.parametrize("value", ["bfloat16", "host"])
+def test_gradients_that_only_planning_knows_are_refused_by_training(tmp_path, capsys, value: str):
+    (tmp_path / "run.toml").write_text(
+        f'[run]\ndir = "{tmp_path}/run"\nsteps = 1\n[data]\npath = "{tmp_path}"\ncache = "c"\n'
+        '[model]\npreset = "wan-1.3b"\n'
+    )
+    override = f"optimizer.gradients={value}"
+    error = refusal(capsys, "train", str(tmp_path / "run.toml"), "--set", override)
+    assert f"optimizer.gradients '{value}' can be planned for" in error
+    assert "not trained with yet; set it to 'float32'" in error
+
+
+def test_a_size_that_a_family_cannot_have_is_refused(capsys):
+    words = ["--set", "model.family=ltx", "--set", "model.preset=''"]
+    sizes = ["num_layers=4", "num_heads=4", "head_size=64", "ffn_size=100"]
+    for size in sizes:
+        words += ["--set", f"model.{size}"]
+    error = refusal(capsys, "plan", *WORDS, *words)
+    assert re.search(r"model.ffn_size is 100; a ltx model of width 256 has \d+", error)

@@ -1,0 +1,227 @@
+"""Tables in every accepted format, and public ones with the columns of their publication."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arachne.core.clip import Clip, TimeSpan
+from arachne.core.errors import DataError
+from arachne.data.layouts import detected_layout, read_clips
+
+A_CAT = Clip(path="a.mp4", caption="a cat", span=TimeSpan(start_s=1.0, end_s=3.5))
+A_DOG = Clip(path="b.mp4", caption="a dog")
+ROWS: list[dict[str, Any]] = [
+    {"video": "a.mp4", "caption": "a cat", "start": 1, "end": 3.5},
+    {"video": "b.mp4", "caption": "a dog", "start": None, "end": None},
+]
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    (root / name).write_text(text, encoding="utf-8")
+
+
+def _media(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"")
+
+
+def test_json_jsonl_and_parquet_say_what_csv_says(tmp_path: Path) -> None:
+    texts = {
+        "metadata.csv": "video,caption,start,end\na.mp4,a cat,1,3.5\nb.mp4,a dog,,\n",
+        "metadata.json": json.dumps(ROWS),
+        "metadata.jsonl": "\n".join(map(json.dumps, ROWS)) + "\n\n",
+    }
+    for name, text in texts.items():
+        folder = tmp_path / name.replace(".", "_")
+        folder.mkdir()
+        _write(folder, name, text)
+        assert read_clips(folder, "error") == (A_CAT, A_DOG), name
+        assert detected_layout(folder).name == f"table {name}"
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "metadata.parquet")
+    assert read_clips(folder, "error") == (A_CAT, A_DOG)
+
+
+def test_a_json_object_with_one_list_is_that_list(tmp_path: Path) -> None:
+    _write(tmp_path, "metadata.json", json.dumps({"version": 2, "clips": ROWS}))
+    assert read_clips(tmp_path, "error") == (A_CAT, A_DOG)
+
+
+def test_lists_belong_together_line_by_line(tmp_path: Path) -> None:
+    _write(tmp_path, "videos.txt", "./a.mp4\nsub\\b.mp4\n")
+    _write(tmp_path, "prompts.txt", "\ufeffa cat\r\na dog\r\n")
+    assert read_clips(tmp_path, "error") == (
+        Clip(path="a.mp4", caption="a cat"),
+        Clip(path="sub/b.mp4", caption="a dog"),
+    )
+    assert detected_layout(tmp_path).name == "lists videos.txt and prompts.txt"
+
+
+def test_a_folder_without_a_list_has_sidecar_captions(tmp_path: Path) -> None:
+    _media(tmp_path, "a.mp4")
+    _write(tmp_path, "a.txt", "a cat")
+    assert detected_layout(tmp_path).name == "sidecar captions"
+
+
+def test_openvid_1m(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        "OpenVid-1M.csv",
+        "video,caption,aesthetic score,motion score,temporal consistency score,camera motion,frame,"
+        "fps,seconds,new_id\n"
+        'celebv_0_0.mp4,"In the video, a man speaks.",5.1,1.2,0.99,static,120,24.0,5.0,0\n',
+    )
+    assert read_clips(tmp_path, "error") == (
+        Clip(path="celebv_0_0.mp4", caption="In the video, a man speaks."),
+    )
+
+
+def test_open_sora(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        "meta.csv",
+        "path,text,num_frames,height,width,aspect_ratio,resolution,fps\n"
+        "clips/a.mp4,a cat,51,720,1280,0.56,921600,25.0\n",
+    )
+    assert read_clips(tmp_path, "error") == (Clip(path="clips/a.mp4", caption="a cat"),)
+
+
+def test_koala_36m(tmp_path: Path) -> None:
+    _media(tmp_path, "videos/abc_1.webm")
+    _write(
+        tmp_path,
+        "Koala_36M.csv",
+        "videoID,url,timestamp,caption,clarity_score,aesthetic_score,motion_score,"
+        "video_training_suitability_score\n"
+        "abc_1,https://example.org/abc,\"['0:00:10.250', '0:00:15.500']\",a cat,0.9,4.1,2.0,3.3\n"
+        "xyz,https://example.org/xyz,\"['0:01:00.000', '0:01:02.000']\",a dog,0.9,4.1,2.0,3.3\n",
+    )
+    assert read_clips(tmp_path, "error") == (
+        Clip(
+            path="videos/abc_1.webm",
+            caption="a cat",
+            span=TimeSpan(start_s=10.25, end_s=15.5),
+        ),
+        Clip(path="xyz.mp4", caption="a dog", span=TimeSpan(start_s=60.0, end_s=62.0)),
+    )
+
+
+def test_panda_70m_has_a_list_of_clips_in_each_row(tmp_path: Path) -> None:
+    _media(tmp_path, "abc.mp4")
+    _write(
+        tmp_path,
+        "panda70m_training.csv",
+        "videoID,url,timestamp,caption,matching_score,desirable_filtering,"
+        "shot_boundary_detection\n"
+        "abc,https://example.org,\"[['0:00:01.000', '0:00:03.500'], ['0:00:04', '0:00:09']]\","
+        '"[""a cat"", \'it\\\'s a dog\']","[0.4, 0.5]","[\'desirable\', \'still\']","[[], []]"\n',
+    )
+    assert read_clips(tmp_path, "error") == (
+        Clip(path="abc.mp4", caption="a cat", span=TimeSpan(start_s=1.0, end_s=3.5)),
+        Clip(path="abc.mp4", caption="it's a dog", span=TimeSpan(start_s=4.0, end_s=9.0)),
+    )
+
+
+def test_miradata_uses_the_dense_caption(tmp_path: Path) -> None:
+    _media(tmp_path, "raw/000.mp4")
+    _write(
+        tmp_path,
+        "miradata.csv",
+        "index,video_id,start_frame,end_frame,main_object_caption,background_caption,"
+        "style_caption,camera_caption,short_caption,dense_caption,fps,start_timestep,end_timestep\n"
+        "0,000,240,4800,x,x,x,x,short,dense words,24.0,00:00:10.000,00:03:20.000\n",
+    )
+    assert read_clips(tmp_path, "error") == (
+        Clip(path="raw/000.mp4", caption="dense words", span=TimeSpan(start_s=10.0, end_s=200.0)),
+    )
+
+
+def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
+    row = {"video": {"path": "a.mp4", "bytes": None}, "caption": "a cat"}
+    _write(tmp_path, "metadata.jsonl", json.dumps(row))
+    assert read_clips(tmp_path, "error") == (Clip(path="a.mp4", caption="a cat"),)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"metadata.json": "{"}, r"metadata\.json is not JSON"),
+        ({"metadata.json": "3"}, r"is not a list of objects"),
+        ({"metadata.json": "[3]"}, r"item 0 is not an object"),
+        ({"metadata.jsonl": '{"video": "a.mp4"}\n{"video'}, r"line 2 is not JSON"),
+        ({"metadata.jsonl": "[" * 100_000}, r"line 1 is not JSON"),
+        ({"metadata.json": '[{"film": "a.mp4"}]'}, r"no column for the file .* found: film"),
+        ({"metadata.json": '[{"video": null, "caption": "x"}]'}, r"item 0 names no file"),
+        ({"metadata.json": '[{"video": "a", "caption": 7}]'}, r"has 7 as its caption"),
+        ({"metadata.json": '[{"video": "a", "caption": ["x", "y"]}]'}, r"must be text"),
+        ({"metadata.json": '[{"video": "a", "end": true}]'}, r"write seconds"),
+        ({"metadata.json": '[{"video": "a", " Video": "b"}]'}, r"2 columns 'video'"),
+        ({"metadata.parquet": "no"}, r"metadata\.parquet is not Parquet"),
+        ({"metadata.csv": "video\n", "metadata.json": "[]"}, r"holds 2 tables: metadata\.csv, met"),
+        ({"a.csv": "video\n", "b.jsonl": ""}, r"2 tables: a\.csv, b\.jsonl; name the one"),
+        ({"videos.txt": "a.mp4\n", "prompts.txt": "x\ny\n"}, r"1 line but prompts\.txt 2"),
+        ({"videos.txt": "a.mp4\n\nb.mp4", "prompts.txt": "x\ny\nz"}, r"line 2 names no file"),
+        (
+            {"videos.txt": "a.mp4", "prompts.txt": "x", "captions.txt": "y"},
+            r"holds prompts\.txt and captions\.txt beside",
+        ),
+        ({"koala.csv": "videoID,timestamp\na,\"['0:01']\"\n"}, r"has 1 times in 'timestamp'"),
+        ({"koala.csv": "videoID,timestamp\na,soon\n"}, r"'soon' where a list is needed"),
+        ({"koala.csv": 'videoID,timestamp\na,"[[1, 2, 3]]"\n'}, r"a span of 3 times"),
+        (
+            {"panda.csv": 'videoID,timestamp,caption\na,"[[1, 2], [3, 4]]","[\'x\']"\n'},
+            r"has 2 spans but 1 captions",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, text in files.items():
+        _write(tmp_path, name, text)
+    with pytest.raises(DataError, match=message):
+        read_clips(tmp_path, "empty")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+column_names = st.sampled_from(
+    ["video", "path", "videoID", "caption", "start", "end", "timestamp", "text", "Video "]
+)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    rows=st.lists(st.dictionaries(column_names, json_values, max_size=5), max_size=4),
+    suffix=st.sampled_from(["json", "jsonl", "csv"]),
+    noise=st.text(max_size=6),
+)
+def test_any_table_is_read_or_refused_in_one_line(
+    tmp_path: Path, rows: list[dict[str, Any]], suffix: str, noise: str
+) -> None:
+    texts = {
+        "json": json.dumps(rows) + noise.strip(),
+        "jsonl": "\n".join(map(json.dumps, rows)) + noise,
+        "csv": "\n".join(",".join(map(str, row.values())) for row in rows) + noise,
+    }
+    table = tmp_path / f"metadata.{suffix}"
+    table.write_text(texts[suffix], encoding="utf-8", errors="surrogatepass")
+    said = ""
+    try:
+        clips = read_clips(tmp_path, "empty")
+        assert all(clip.path for clip in clips)
+    except DataError as error:
+        said = str(error)
+    table.unlink()
+    assert "\n" not in said

@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+from arachne.core.batch import Batch, BatchClip
+from arachne.core.bucket import Bucket
+from arachne.core.families import family_named
+from arachne.cost.cluster_files import load_cluster
+from arachne.cost.launch_modes import CostOptions
+from arachne.cost.model import CostModel
+from arachne.planner.infeasible import does_not_fit
+from arachne.planner.problem import PlanningProblem
+from arachne.planner.stacking import cascade_of
+from tests.planner.problems import TableCosts, batch_of
+
+HUNYUAN = family_named("hunyuan_video")
+BUCKET = Bucket.parse("848x480x129")
+BATCH = Batch(
+    step=0,
+    clips=(
+        BatchClip(name="waves.mp4", bucket=BUCKET, num_tokens=HUNYUAN.geometry.num_tokens(BUCKET)),
+    ),
+)
+COSTS = CostModel(
+    model=HUNYUAN.presets["hunyuanvideo-13b"], cluster=load_cluster("h100x16"), element_bytes=2
+)
+ADVICE = (
+    "raise planner.max_degree, lower planner.stack_tokens, data.resolution or data.frame_buckets, "
+    "or use more GPUs or GPUs with more memory"
+)
+
+
+def message(problem: PlanningProblem, module="dit") -> str:
+    cascade = cascade_of(problem.batch.clips, [0], module)
+    return str(does_not_fit(problem, cascade, tuple(range(problem.num_gpus))))
+
+
+def problem_with(costs, batch: Batch = BATCH) -> PlanningProblem:
+    return PlanningProblem(batch=batch, num_gpus=16, degrees=(16,), costs=costs)
+
+
+def test_the_arithmetic_and_what_would_fit_are_told_in_one_line():
+    assert message(problem_with(COSTS)) == (
+        "clip 'waves.mp4' of 848x480x129, 52,470 tokens, needs 120 GB on each of 16 GPUs, but "
+        "73.6 GB may be used (weights 25.6 GB + gradients 51.3 GB + optimizer 9.62 GB + "
+        "activations 32.5 GB + workspace 567 MB = 120 GB); fits with bfloat16 gradients and "
+        "recomputation (70.3 GB), or with gradients on the host (68.3 GB), or with parameters "
+        "shared out over 8 GPUs (53.1 GB), or with LoRA of rank 16 (53.7 GB); or " + ADVICE
+    )
+
+
+def test_where_nothing_helps_only_the_settings_are_told():
+    device = replace(COSTS.cluster.device, memory_bytes=1e9)
+    little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
+
+    assert f"workspace 567 MB = 120 GB); {ADVICE}" in message(problem_with(little))
+
+
+def test_costs_that_know_no_items_still_name_clip_and_memory():
+    problem = problem_with(TableCosts(), batch_of("224x96x81"))
+
+    assert message(problem) == (
+        "clip '0.mp4' of 224x96x81, 1,764 tokens, needs 110 GB on each of 16 GPUs, but 80 GB may "
+        f"be used; {ADVICE}"
+    )
+
+
+def test_an_encoder_that_does_not_fit_is_named():
+    device = replace(COSTS.cluster.device, memory_bytes=1e9)
+    little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
+
+    text = message(problem_with(little), "vae")
+    assert (
+        "for its vae encoder on each of 16 GPUs, but 1 GB may be used (weights 25.6 GB + " in text
+    )
+    assert "encoders " in text
+
+
+def test_a_clip_of_the_next_step_is_named_as_one():
+    device = replace(COSTS.cluster.device, memory_bytes=1e9)
+    little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
+    ahead = replace(BATCH.clips[0], name="later.mp4", to_encode=("text",))
+    problem = replace(problem_with(little), next_batch=Batch(step=1, clips=(ahead,)))
+    cascade = cascade_of((ahead,), [0], "text", steps_ahead=1)
+
+    text = str(does_not_fit(problem, cascade, (0,)))
+    assert text.startswith(
+        "clip 'later.mp4' of the next step of 848x480x129, 52,470 tokens, needs "
+    )
+    assert " for its text encoder on each of 1 GPU, but 1 GB may be used" in text
+
+
+def test_a_launch_with_enough_memory_is_told_what_else_is_wrong():
+    heads = replace(COSTS, options=CostOptions(needs_heads=True))
+    images = Batch(
+        step=0, clips=(BatchClip(name="a.png", bucket=Bucket.parse("848x480x1"), num_tokens=1590),)
+    )
+    roomy = replace(heads.cluster.device, memory_bytes=1e12)
+    costs = replace(heads, cluster=replace(load_cluster("h100x32"), device=roomy))
+    problem = PlanningProblem(batch=images, num_gpus=32, degrees=(32,), costs=costs)
+
+    assert message(problem) == (
+        "clip 'a.png' of 848x480x1, 1,590 tokens, would leave some of 32 GPUs without one of the "
+        "model's 24 attention heads; lower planner.max_degree, or allow rings"
+    )
