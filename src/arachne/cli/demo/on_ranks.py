@@ -63,11 +63,15 @@ def train_and_check(world: World, config: RunConfig, num_raced: int) -> DemoResu
     )
 
 
-def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...]:
-    """Go on from the newest checkpoint, on this world; the losses of all steps of the run."""
+def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...] | None:
+    """Go on from the newest checkpoint, on this world; the losses of all steps of the run.
+
+    None if a signal ended it before the last step.
+    """
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
-        return train(session, listener_of(config, world, display), resume=True).losses
+        finished = train(session, listener_of(config, world, display), resume=True)
+    return None if finished.was_stopped else finished.losses
 
 
 def _gradient_errors(session: Session, finished: Finished, step: int) -> dict[str, float]:

@@ -84,13 +84,15 @@ def check_resume(config: RunConfig, result: DemoResult, console: Console) -> flo
         cluster=ClusterSettings(name="cpu" if config.run.device == "cpu" else "auto"),
         validation=replace(config.validation, every=0),
     )
-    losses: tuple[float, ...] = run_ranks(
+    losses: tuple[float, ...] | None = run_ranks(
         ranks,
         resumed_losses,
         (resumed,),
         device=config.run.device,
         timeout_s=config.run.timeout_s,
     )[0]
+    if losses is None:
+        raise KeyboardInterrupt
     pairs = list(zip(result.finished.losses, losses, strict=True))[-RESUMED_STEPS:]
     error = max(abs(again / before - 1.0) for before, again in pairs)
     for step, (before, again) in enumerate(pairs, start=at_step + 1):
