@@ -12,7 +12,7 @@ training is searched around them, and short ones then even out what is left.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
@@ -82,6 +82,7 @@ class Ways:
             of_module = self.trained if shape.module == "dit" else self.encoders[shape.steps_ahead]
             of_module.append(index)
         self._known: dict[_Chunk, list[Way]] = {}
+        self._encoded: dict[bool, Encoded] = {}
 
     @property
     def can_split_encoders(self) -> bool:
@@ -104,11 +105,19 @@ class Ways:
             known.sort()
         return known
 
+    def encoded(self, *, is_split: bool) -> "Encoded":
+        """Where encoders run, for any target."""
+        known = self._encoded.get(is_split)
+        if known is None:
+            known = self._encoded[is_split] = _encoded(self, is_split=is_split)
+        return known
+
     def share_s(self, shapes: Iterable[int]) -> float:
-        """Least GPU time of all clips of some shapes, for each GPU."""
-        slots = self.costs.variants.slots_of_shape
+        """Least GPU time of all clips of some shapes, for each GPU of full speed."""
+        variants = self.costs.variants
+        slots, costs = variants.slots_of_shape, variants.problem.costs
         area_s = sum(self.of(shape, 1)[0].area_s * len(slots[shape]) for shape in shapes)
-        return area_s / self.costs.variants.problem.num_gpus
+        return area_s / sum(costs.gpu_speed(gpu) for gpu in range(variants.problem.num_gpus))
 
     def largest_first(self, shapes: Iterable[int], longest_s: float) -> list[_Chunk]:
         """All clips of some shapes in stacks no longer than `longest_s`, by GPU time."""
@@ -133,12 +142,13 @@ def encoders_first(ways: Ways, target_s: float, *, is_split: bool) -> Start:
     GPU has to encode; else each runs at the degree that takes least GPU time.
     """
     making = _Making(ways)
-    for steps_ahead in (1, 0):
-        making.balance_encoders(steps_ahead, is_split=is_split)
-    making.place_late(target_s)
+    encoded = ways.encoded(is_split=is_split)
+    for chunk, node in encoded.placed:
+        making.put(chunk, node)
+    making.place_late(encoded, target_s)
     making.made.settle()
     settled_s = making.made.makespan_s
-    others = [shape for shape in ways.trained if shape not in making.late]
+    others = [shape for shape in ways.trained if shape not in encoded.late_s]
     making.fill(others, target_s, longest_s=_LONGEST_STACK * target_s)
     return Start(assignment=making.made, floor_s=settled_s)
 
@@ -168,51 +178,77 @@ def even_out(ways: Ways, assignment: Assignment, bound_s: float) -> None:
     assignment.release()
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Where the encoders of both steps run.
+
+    Attributes:
+        placed: Chunks and their blocks.
+        late_s: Shapes that take longer to encode than each GPU encodes, the latest first, with the
+            seconds that they take.
+    """
+
+    placed: list[tuple[_Chunk, int]]
+    late_s: dict[int, float]
+
+
+def _encoded(ways: Ways, *, is_split: bool) -> Encoded:
+    own, ahead = ways.encoders
+    making = _Making(ways)
+    placed_ahead = making.balance(ahead, is_split=is_split)
+    placed = making.balance(own, is_split=is_split)
+    return Encoded([*placed_ahead, *placed], _late_s(ways, placed))
+
+
+def _late_s(ways: Ways, placed: Iterable[tuple[_Chunk, int]]) -> dict[int, float]:
+    """The late shapes, the latest first, given where their encoders run."""
+    variants, share_s = ways.costs.variants, ways.share_s(ways.encoders[0])
+    encoded_s: dict[Bucket, float] = defaultdict(float)
+    for chunk, node in placed:
+        bucket = variants.shapes[chunk[0]].bucket
+        seconds = variants.duration_s(chunk, ways.costs.tree.gpus[node])
+        encoded_s[bucket] = max(encoded_s[bucket], seconds)
+    late = [
+        (-encoded_s[bucket], -ways.of(shape, 1)[0].area_s, shape)
+        for shape in ways.trained
+        if encoded_s[bucket := variants.shapes[shape].bucket] > share_s
+    ]
+    return {shape: -minus_s for minus_s, _, shape in sorted(late)}
+
+
 class _Making:
     """An assignment that grows.
 
     Attributes:
         made: The assignment.
-        late: Shapes that take longer to encode than each GPU encodes, the latest first.
     """
 
     def __init__(self, ways: Ways, made: Assignment | None = None) -> None:
         self.made = Assignment(ways.costs) if made is None else made
-        self.late: list[int] = []
         self._ways = ways
         self._costs = ways.costs
-        self._encoded_s: dict[Bucket, float] = defaultdict(float)
 
-    def balance_encoders(self, steps_ahead: int, *, is_split: bool) -> None:
-        """Put a step's encoders where least of it is encoded; find out which clips are late."""
-        variants, encoders = self._costs.variants, self._ways.encoders[steps_ahead]
+    def balance(self, encoders: Sequence[int], *, is_split: bool) -> list[tuple[_Chunk, int]]:
+        """Put one step's encoders where least of it is encoded, the longest first."""
         share_s = self._ways.share_s(encoders)
         loads = TreeLoads(self._costs.tree)
         levels = _Levels(loads, self._ways.nodes)
-        self._encoded_s.clear()
+        placed: list[tuple[_Chunk, int]] = []
         for chunk in self._ways.largest_first(encoders, _LONGEST_STACK * share_s):
             limit_s = _SPILL * share_s
             if not is_split:
                 limit_s = max(limit_s, self._ways.of(*chunk)[0].seconds)
             node = self._freest(levels, chunk, limit_s)
-            loads.add(node, self._put(chunk, node))
-            bucket = variants.shapes[chunk[0]].bucket
-            seconds = variants.duration_s(chunk, self._costs.tree.gpus[node])
-            self._encoded_s[bucket] = max(self._encoded_s[bucket], seconds)
-        late = [
-            (-self._encoded_s[bucket], -self._ways.of(shape, 1)[0].area_s, shape)
-            for shape in self._ways.trained
-            if self._encoded_s[bucket := variants.shapes[shape].bucket] > share_s
-        ]
-        self.late = [shape for _, _, shape in sorted(late)]
+            loads.add(node, self.put(chunk, node))
+            placed.append((chunk, node))
+        return placed
 
-    def place_late(self, target_s: float) -> None:
+    def place_late(self, encoded: Encoded, target_s: float) -> None:
         """Put the late clips at the degree that takes least GPU time and keeps the target, counted
         from their encoding; at the one that ends first if none does.
         """
         late = TreeLoads(self._costs.tree)
-        for shape in self.late:
-            encoded_s = self._encoded_s[self._costs.variants.shapes[shape].bucket]
+        for shape, encoded_s in encoded.late_s.items():
             for _ in self._costs.variants.slots_of_shape[shape]:
                 peaks_s = zip(self.made.loads.peaks_s(), late.peaks_s(), strict=True)
                 free_s = [max(load_s, encoded_s + late_s) for load_s, late_s in peaks_s]
@@ -224,13 +260,13 @@ class _Making:
                             best_s, best = end_s, node
                     if best_s <= target_s:
                         break
-                late.add(best, self._put((shape, 1), best))
+                late.add(best, self.put((shape, 1), best))
 
     def fill(self, shapes: Iterable[int], target_s: float, *, longest_s: float) -> None:
         """Put clips where they keep the target, or else end first; the largest first."""
         levels = _Levels(self.made.loads, self._ways.nodes)
         for chunk in self._ways.largest_first(shapes, longest_s):
-            self._put(chunk, self._freest(levels, chunk, target_s))
+            self.put(chunk, self._freest(levels, chunk, target_s))
 
     def _freest(self, levels: "_Levels", chunk: _Chunk, limit_s: float) -> int:
         """A block for the chunk: least GPU time within the limit, or else the earliest end."""
@@ -252,7 +288,7 @@ class _Making:
         seconds = self._costs.seconds[node][shape]
         return seconds[count + num_clips] - seconds[count]
 
-    def _put(self, chunk: _Chunk, node: int) -> float:
+    def put(self, chunk: _Chunk, node: int) -> float:
         """Put a chunk on a block, and give the load that it adds."""
         added_s = self._added_s(chunk, node)
         self.made.add(*chunk, node)

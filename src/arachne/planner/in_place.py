@@ -39,6 +39,7 @@ class InPlace:
         self._planner = planner
         self.has_encoders = any(clip.to_encode for clip in problem.batch.clips)
         self._ways: dict[tuple[Module, Bucket, int, int], _Way] = {}
+        self._seconds: dict[tuple[Module, Bucket, int], float] = {}
 
     def with_encoders(self, cascade: Cascade, gpus: Gpus) -> list[Placement]:
         """The encoders that `cascade` needs, and `cascade` itself.
@@ -69,15 +70,14 @@ class InPlace:
         problem = self._problem
         if problem.next_batch is None:
             return []
-        waiting: list[tuple[float, Cascade, int]] = []
+        waiting: list[tuple[float, int, Cascade]] = []
         for module in ENCODERS:
             for stack in stacked_cascades(
                 problem.next_batch, problem.stack_tokens, module, steps_ahead=1
             ):
                 degree, size = self._narrowest(stack)
-                first_block = tuple(range(degree))
                 waiting += [
-                    (problem.duration_s(part, first_block), part, degree)
+                    (self._first_block_s(part, degree), degree, part)
                     for part in _parts(stack, size)
                 ]
         waiting.sort(key=lambda one: -one[0])
@@ -105,11 +105,25 @@ class InPlace:
 
     def _narrowest(self, stack: Cascade) -> _Way:
         """The least degree at which a clip of the stack fits."""
-        for degree in self._problem.degrees:
-            size = self._largest_part(stack, stack.num_clips, tuple(range(degree)))
-            if size:
-                return degree, size
-        raise self._does_not_fit(stack)
+        key = (stack.module, stack.bucket, stack.num_clips, 0)
+        known = self._ways.get(key)
+        if known is None:
+            for degree in self._problem.degrees:
+                size = self._largest_part(stack, stack.num_clips, tuple(range(degree)))
+                if size:
+                    known = self._ways[key] = (degree, size)
+                    break
+            else:
+                raise self._does_not_fit(stack)
+        return known
+
+    def _first_block_s(self, part: Cascade, degree: int) -> float:
+        key = (part.module, part.bucket, part.num_clips)
+        known_s = self._seconds.get(key)
+        if known_s is None:
+            known_s = self._problem.duration_s(part, tuple(range(degree)))
+            self._seconds[key] = known_s
+        return known_s
 
     def _largest_part(self, stack: Cascade, size: int, gpus: Gpus) -> int:
         """`size`, or a half, a quarter … of it, as fits; 0 if a single clip does not."""
@@ -140,13 +154,13 @@ def _group(gpus: Gpus, degree: int, turn: int) -> Gpus:
 
 
 def _placed_where_free(
-    problem: PlanningProblem, waiting: Sequence[tuple[Cascade, int]], free_s: Sequence[float]
+    problem: PlanningProblem, waiting: Sequence[tuple[int, Cascade]], free_s: Sequence[float]
 ) -> list[Placement]:
     """Each cascade, in order, on the block of its degree that is free first."""
     free = list(free_s)
     heaps: dict[int, list[tuple[float, Gpus]]] = {}
     placements: list[Placement] = []
-    for cascade, degree in waiting:
+    for degree, cascade in waiting:
         heap = heaps.get(degree)
         if heap is None:
             heap = heaps[degree] = [(0.0, gpus) for gpus in blocks(problem.num_gpus, degree)]
