@@ -18,7 +18,6 @@ ENCODERS: tuple[Encoder, ...] = ("text", "vae")
 """What has to run before a clip of which nothing is cached."""
 
 if TYPE_CHECKING:
-    from arachne.cost.model import CostModel
     from arachne.trainer.config import RunConfig
     from arachne.trainer.dataset import TrainingData
     from arachne.trainer.planning import PlanRequest
@@ -199,40 +198,12 @@ def write_page(path: Path, page: str) -> None:
 
 
 def _first_request(config: "RunConfig", data: "TrainingData", cluster: Cluster) -> "PlanRequest":
-    from arachne.trainer.planning import PlanRequest
-
-    costs = _costs(config, cluster)
-    max_degree = min(config.planner.max_degree or cluster.num_gpus, cluster.num_gpus)
-    if costs.options.needs_heads and costs.options.ring == "none":
-        max_degree = min(max_degree, costs.model.num_heads)
-    return PlanRequest(
-        batch=_batch(data, config.run.seed, 0, config.batch.clips),
-        costs=costs,
-        planner=config.planner.name,
-        max_degree=max_degree,
-        stack_tokens=config.planner.stack_tokens,
-        seed=config.run.seed,
-        iterations=config.planner.iterations,
-    )
-
-
-def _costs(config: "RunConfig", cluster: Cluster) -> "CostModel":
-    from arachne.cost.launch_modes import CostOptions
-    from arachne.cost.model import CostModel
-    from arachne.cost.training_state import TrainingState
+    from arachne.trainer.planning import run_costs, run_request
     from arachne.trainer.planning_shape import planning_shape
 
-    return CostModel(
-        model=planning_shape(config.model),
-        cluster=cluster,
-        element_bytes={"float32": 4, "bfloat16": 2, "float64": 8}[config.model.dtype],
-        state=TrainingState(gradients=config.optimizer.gradients),
-        options=CostOptions(
-            recompute=config.planner.recompute,
-            ring=config.planner.ring,
-            needs_heads=cluster.device.name != "CPU core",
-        ),
-    )
+    needs_heads = cluster.device.name != "CPU core"
+    costs = run_costs(config, planning_shape(config.model), cluster, needs_heads=needs_heads)
+    return run_request(config, _batch(data, config.run.seed, 0, config.batch.clips), costs)
 
 
 def _batch(data: "TrainingData", seed: int, step: int, num_clips: int) -> Batch:

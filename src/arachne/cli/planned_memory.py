@@ -66,7 +66,7 @@ def planned_memory(modelled: ModelledSteps) -> PlannedMemory:
 
     costs = modelled.first.costs
     num_gpus = costs.cluster.num_gpus
-    degrees = allowed_degrees(num_gpus, modelled.first.max_degree or num_gpus)
+    degrees = modelled.first.problem.degrees
     row = max(modelled.clips.rows, key=lambda row: row.num_tokens)
     assert row.bucket is not None, row
     training = Cascade(module="dit", slots=(0,), bucket=row.bucket, num_tokens=row.num_tokens)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +18,10 @@ from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.models.wan_names import published_name
 from arachne.trainer.checkpoint import CheckpointReader
 from arachne.trainer.config import RunConfig
-from arachne.trainer.generate import load_weights
-from arachne.trainer.session import DTYPES, built_model
+from arachne.trainer.generate import trained_model
+from arachne.trainer.session import DTYPES
 
 ExportFormat = Literal["diffusers", "comfyui"]
-FORMATS: tuple[ExportFormat, ...] = ("diffusers", "comfyui")
 
 COMFYUI_NAME = "diffusion_model.safetensors"
 _PARTIAL = ".partial"
@@ -56,14 +56,13 @@ def export(
             f"--to comfyui knows Wan's published names only, and this run trains a "
             f"{settings.family!r}; export --to diffusers"
         )
-    model = built_model(
-        settings,
-        config.run.seed,
+    master_dtype = "float64" if settings.dtype == "float64" else "float32"
+    model = trained_model(
+        replace(config, model=replace(settings, dtype=master_dtype)),
+        checkpoint,
         video_encoder_named(settings.video_encoder, family=settings.family),
         text_encoder_named(settings.text_encoder, settings.num_text_tokens),
     )
-    model.module.float()
-    load_weights(model, CheckpointReader(checkpoint))
     weights = {
         name: parameter.detach().to(DTYPES[dtype])
         for name, parameter in model.module.named_parameters()

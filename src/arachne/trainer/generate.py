@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from arachne.core.bucket import Bucket
 from arachne.core.families import family_named
+from arachne.models.diffusers_module import VideoTransformer
 from arachne.models.encoders import text_encoder_named, video_encoder_named
-from arachne.models.interface import VideoModel
+from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.trainer.checkpoint import CheckpointReader
 from arachne.trainer.config import RunConfig
 from arachne.trainer.sampling import noise_of, sample_latents
@@ -38,8 +39,7 @@ def generate(
     grid = family_named(settings.family).geometry.latent_grid(bucket)
     video_encoder = video_encoder_named(settings.video_encoder, family=settings.family)
     text_encoder = text_encoder_named(settings.text_encoder, settings.num_text_tokens)
-    model = built_model(settings, config.run.seed, video_encoder, text_encoder)
-    load_weights(model, CheckpointReader(checkpoint))
+    model = trained_model(config, checkpoint, video_encoder, text_encoder)
     dtype = torch.promote_types(DTYPES[settings.dtype], torch.float32)
     latents = sample_latents(
         model.predict,
@@ -53,15 +53,21 @@ def generate(
     return video_encoder.decode(latents[0].float().numpy())
 
 
-def load_weights(model: VideoModel, reader: CheckpointReader) -> None:
-    """Copy a checkpoint's master weights into a model.
+def trained_model(
+    config: RunConfig, checkpoint: Path, video_encoder: VideoEncoder, text_encoder: TextEncoder
+) -> VideoTransformer:
+    """The run's model with a checkpoint's master weights, in `model.dtype`, on the CPU.
 
     Raises:
-        CheckpointError: It has other parameters.
+        ConfigError: The encoders do not fit the model.
+        CheckpointError: The checkpoint has other parameters.
     """
+    model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
+    reader = CheckpointReader(checkpoint)
     parameters = dict(model.module.named_parameters())
     check_same_model(reader, {name: tuple(p.shape) for name, p in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
             values = reader.read(name, "master", 0, prod(parameter.shape))
             parameter.copy_(torch.from_numpy(values).view(parameter.shape))
+    return model

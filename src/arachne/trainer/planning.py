@@ -4,13 +4,20 @@ from dataclasses import dataclass
 
 from arachne.core.batch import Batch
 from arachne.core.blocks import allowed_degrees
+from arachne.core.cluster import Cluster
+from arachne.core.model_shape import ModelShape
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
+from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
+from arachne.cost.training_state import TrainingState
 from arachne.mapper.placement import place
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import planner_named
+from arachne.trainer.config import RunConfig
+
+_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,53 @@ class PlanRequest:
             iterations=self.iterations,
             next_batch=self.next_batch,
         )
+
+
+def run_costs(
+    config: RunConfig, model: ModelShape, cluster: Cluster, *, needs_heads: bool
+) -> CostModel:
+    """What launches of a run cost; `needs_heads` on GPUs, where each rank needs a head."""
+    return CostModel(
+        model=model,
+        cluster=cluster,
+        element_bytes=_ELEMENT_BYTES[config.model.dtype],
+        state=TrainingState(gradients=config.optimizer.gradients),
+        options=CostOptions(
+            recompute=config.planner.recompute, ring=config.planner.ring, needs_heads=needs_heads
+        ),
+    )
+
+
+def run_degrees(
+    config: RunConfig, model: ModelShape, num_gpus: int, *, needs_heads: bool
+) -> tuple[int, ...]:
+    """Degrees that plans of a run may use; with `needs_heads` none leaves a GPU without a head.
+
+    With rings a degree may pass the number of heads: only its Ulysses groups may not.
+    """
+    limit = min(config.planner.max_degree or num_gpus, num_gpus)
+    if needs_heads and config.planner.ring == "none":
+        limit = min(limit, model.num_heads)
+    return allowed_degrees(num_gpus, limit)
+
+
+def run_request(
+    config: RunConfig, batch: Batch, costs: CostModel, planner: str | None = None
+) -> PlanRequest:
+    """What the plan of one step of a run depends on; by its own planner unless one is named."""
+    settings = config.planner
+    degrees = run_degrees(
+        config, costs.model, costs.cluster.num_gpus, needs_heads=costs.options.needs_heads
+    )
+    return PlanRequest(
+        batch=batch,
+        costs=costs,
+        planner=planner or settings.name,
+        max_degree=degrees[-1],
+        stack_tokens=settings.stack_tokens,
+        seed=config.run.seed,
+        iterations=settings.iterations,
+    )
 
 
 def plan_batch(request: PlanRequest) -> PlacedPlan:

@@ -7,11 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arachne.core.blocks import allowed_degrees
 from arachne.core.cluster import Cluster
 from arachne.core.errors import ConfigError
-from arachne.core.model_shape import ModelShape
-from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
 from arachne.models.diffusers_module import VideoTransformer, build_transformer, load_transformer
 from arachne.models.encoders import text_encoder_named, video_encoder_named
@@ -25,7 +22,7 @@ from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
 from arachne.runtime.world import World
 from arachne.trainer.config import ModelSettings, RunConfig
 from arachne.trainer.dataset import StepBatch
-from arachne.trainer.planning import PlanRequest
+from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
 from arachne.trainer.preparation import Prepared, Progress, prepare
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -61,15 +58,14 @@ class Session:
     @property
     def degrees(self) -> tuple[int, ...]:
         """Degrees that plans may use in this world."""
-        return run_degrees(self.config, self.world.size, self.model.shape, self.world.device.type)
+        return run_degrees(
+            self.config, self.model.shape, self.world.size, needs_heads=needs_heads(self.world)
+        )
 
     def costs(self, cluster: Cluster) -> CostModel:
         """The cost model of this model on a cluster."""
-        return CostModel(
-            model=self.model.shape,
-            cluster=cluster,
-            element_bytes=torch.finfo(self.dtype).bits // 8,
-            options=launch_options(self.config, needs_heads=self.world.device.type == "cuda"),
+        return run_costs(
+            self.config, self.model.shape, cluster, needs_heads=needs_heads(self.world)
         )
 
     def step_batch(self, step: int) -> StepBatch:
@@ -80,36 +76,12 @@ class Session:
 
     def plan_request(self, step: int, cluster: Cluster, planner: str | None = None) -> PlanRequest:
         """What the plan of a step depends on; by the run's planner unless another is named."""
-        settings = self.config.planner
-        return PlanRequest(
-            batch=self.step_batch(step).batch,
-            costs=self.costs(cluster),
-            planner=planner or settings.name,
-            max_degree=self.degrees[-1],
-            stack_tokens=settings.stack_tokens,
-            seed=self.config.run.seed,
-            iterations=settings.iterations,
-        )
+        return run_request(self.config, self.step_batch(step).batch, self.costs(cluster), planner)
 
 
-def launch_options(config: RunConfig, *, needs_heads: bool) -> CostOptions:
-    """Which modes launches of a run may have."""
-    return CostOptions(
-        recompute=config.planner.recompute, ring=config.planner.ring, needs_heads=needs_heads
-    )
-
-
-def run_degrees(
-    config: RunConfig, world_size: int, shape: ModelShape, device_type: str
-) -> tuple[int, ...]:
-    """Degrees that plans may use; on GPUs no rank may be left without an attention head.
-
-    With rings a degree may pass the number of heads: only its Ulysses groups may not.
-    """
-    limit = config.planner.max_degree or world_size
-    if device_type == "cuda" and config.planner.ring == "none":
-        limit = min(limit, shape.num_heads)
-    return allowed_degrees(world_size, min(limit, world_size))
+def needs_heads(world: World) -> bool:
+    """Whether no rank may be left without an attention head: on GPUs."""
+    return world.device.type == "cuda"
 
 
 def open_session(world: World, config: RunConfig, *, say: Say, progress: Progress) -> Session:
@@ -139,7 +111,7 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     model.module.to(world.device)
     install(model.module, model.layout)
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
-    degrees = run_degrees(config, world.size, model.shape, world.device.type)
+    degrees = run_degrees(config, model.shape, world.size, needs_heads=needs_heads(world))
     groups = ProcessGroups(world, degrees, recorder)
     options = AdamWOptions(
         betas=config.optimizer.betas,
