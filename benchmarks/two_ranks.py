@@ -40,19 +40,17 @@ from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
 from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
 from arachne.runtime.world import World
-from arachne.trainer.config import (
-    BatchSettings,
-    DataSettings,
-    ModelSettings,
-    PlannerSettings,
-    RunConfig,
-    RunSettings,
-)
+from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays, StepBatch, TrainingData
 from arachne.trainer.measure import calibrated, shared_trace
 from arachne.trainer.planning import plan_batch
 from arachne.trainer.preparation import Prepared
 from arachne.trainer.session import Session
+from arachne.trainer.settings.batch import BatchSettings
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.model import ModelSettings
+from arachne.trainer.settings.planner import PlannerSettings
+from arachne.trainer.settings.run import RunSettings
 from arachne.trainer.step import batch_weights, run_step, sample_of_slot, slot_losses
 
 PLANNERS = ("arachne", "static_dp", "static_sp", "static_dp_longest_first")

@@ -20,14 +20,12 @@ from arachne.trainer.checkpoint import (
     commit,
     write_shard,
 )
-from arachne.trainer.config import (
-    BatchSettings,
-    DataSettings,
-    ModelSettings,
-    OptimizerSettings,
-    RunConfig,
-    RunSettings,
-)
+from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.batch import BatchSettings
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.model import ModelSettings
+from arachne.trainer.settings.optimizer import OptimizerSettings
+from arachne.trainer.settings.run import RunSettings
 
 
 @pytest.fixture

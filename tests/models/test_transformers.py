@@ -19,8 +19,9 @@ from arachne.models.diffusers_module import (
 from arachne.models.families import TRANSFORMERS, transformer_named
 from arachne.models.hunyuan_video import ffn_ratio
 from arachne.models.text_padding import word_mask
-from arachne.trainer.config import TRAINED_FAMILIES, ModelSettings
+from arachne.trainer.config import TRAINED_FAMILIES
 from arachne.trainer.planning_shape import planning_shape
+from arachne.trainer.settings.model import ModelSettings
 from tests.models.tiny_transformers import tiny_inputs, tiny_shape, tiny_transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks for float32

@@ -12,9 +12,10 @@ from arachne.models.diffusers_module import import_transformer
 from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HashedTextEncoder
 from arachne.runtime.launcher import run_ranks
-from arachne.trainer.config import TRAINED_FAMILIES, ModelSettings, RunConfig
+from arachne.trainer.config import TRAINED_FAMILIES, RunConfig
 from arachne.trainer.loop import train
 from arachne.trainer.session import built_model
+from arachne.trainer.settings.model import ModelSettings
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
 
 

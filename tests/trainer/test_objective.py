@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arachne.trainer.config import ObjectiveSettings
 from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.objective import (
     ClipSample,
@@ -16,6 +15,7 @@ from arachne.trainer.objective import (
     training_sample,
 )
 from arachne.trainer.randomness import draw_clip
+from arachne.trainer.settings.objective import ObjectiveSettings
 from tests.runtime.tiny_wan import float64_everywhere, tiny_wan
 
 LATENTS = (4, 2, 4, 4)

@@ -1,7 +1,7 @@
 import pytest
 
-from arachne.trainer.config import OptimizerSettings
 from arachne.trainer.schedule import learning_rate
+from arachne.trainer.settings.optimizer import OptimizerSettings
 
 
 def test_the_rate_rises_in_equal_steps_to_its_full_value_after_the_warm_up():

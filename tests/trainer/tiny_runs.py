@@ -21,22 +21,20 @@ from arachne.data.inspect import inspect_dataset
 from arachne.data.manifest import write_manifest
 from arachne.reporting.run_files import MANIFEST
 from arachne.runtime.world import World
-from arachne.trainer.config import (
-    BatchSettings,
-    CheckpointSettings,
-    ClusterSettings,
-    DataSettings,
-    LoggingSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    PlannerSettings,
-    RunConfig,
-    RunSettings,
-)
+from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays, StepBatch
 from arachne.trainer.loop import Listener, StepReport
 from arachne.trainer.session import Session, open_session
+from arachne.trainer.settings.batch import BatchSettings
+from arachne.trainer.settings.checkpoint import CheckpointSettings
+from arachne.trainer.settings.cluster import ClusterSettings
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.logging import LoggingSettings
+from arachne.trainer.settings.model import ModelSettings
+from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.settings.optimizer import OptimizerSettings
+from arachne.trainer.settings.planner import PlannerSettings
+from arachne.trainer.settings.run import RunSettings
 from tests.data.media import Look, write_video
 from tests.runtime.tiny_wan import float64_everywhere
 

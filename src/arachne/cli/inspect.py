@@ -26,7 +26,8 @@ from arachne.reporting.ledger_table import (
     shown_rows,
     steps_table,
 )
-from arachne.trainer.config import DataSettings, RunConfig
+from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.data import DataSettings
 
 _THUMBNAIL_SIDE = 320
 """Pixels; pages show thumbnails at most this large."""

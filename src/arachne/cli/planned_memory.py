@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arachne.cli.modelled_steps import ENCODERS, ModelledSteps
-from arachne.core.blocks import allowed_degrees, blocks
+from arachne.core.blocks import blocks
 from arachne.core.cascade import Cascade, Module
 from arachne.core.units import bytes_text, count_text
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from arachne.models.interface import VideoModel
-from arachne.trainer.config import ObjectiveSettings
 from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.randomness import ClipDraw
 from arachne.trainer.sampling import shifted_sigma
+from arachne.trainer.settings.objective import ObjectiveSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from arachne.core.model_shape import ModelShape
 from arachne.models.codec import DctCodec
 from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
-from arachne.trainer.config import TRAINED_FAMILIES, ModelSettings
+from arachne.trainer.config import TRAINED_FAMILIES
+from arachne.trainer.settings.model import ModelSettings
 
 
 def planning_shape(settings: ModelSettings) -> ModelShape:

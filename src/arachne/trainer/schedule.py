@@ -1,6 +1,6 @@
 """The learning rate of a step."""
 
-from arachne.trainer.config import OptimizerSettings
+from arachne.trainer.settings.optimizer import OptimizerSettings
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:

@@ -20,10 +20,11 @@ from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
 from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
 from arachne.runtime.world import World
-from arachne.trainer.config import ModelSettings, RunConfig
+from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import StepBatch
 from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
 from arachne.trainer.preparation import Prepared, Progress, prepare
+from arachne.trainer.settings.model import ModelSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 

@@ -40,8 +40,9 @@ from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer.checkpoint import checkpoints_dir
 from arachne.trainer.checkpoint_files import step_name
-from arachne.trainer.config import ClusterSettings, RunConfig
+from arachne.trainer.config import RunConfig
 from arachne.trainer.generate import generate
+from arachne.trainer.settings.cluster import ClusterSettings
 
 _SAMPLE_STEPS = 20
 _GUIDANCE = 2.0

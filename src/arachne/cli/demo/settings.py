@@ -2,18 +2,16 @@
 
 from pathlib import Path
 
-from arachne.trainer.config import (
-    BatchSettings,
-    CheckpointSettings,
-    DataSettings,
-    LoggingSettings,
-    ModelSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    RunConfig,
-    RunSettings,
-    ValidationSettings,
-)
+from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.batch import BatchSettings
+from arachne.trainer.settings.checkpoint import CheckpointSettings
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.logging import LoggingSettings
+from arachne.trainer.settings.model import ModelSettings
+from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.settings.optimizer import OptimizerSettings
+from arachne.trainer.settings.run import RunSettings
+from arachne.trainer.settings.validation import ValidationSettings
 
 RESUMED_STEPS = 2
 """Steps after the checkpoint that the demo resumes from on another world size."""

@@ -1,0 +1,26 @@
+"""Checks that the sections of a run file have in common; each raises ConfigError."""
+
+from arachne.core.errors import ConfigError
+
+
+def at_least(section: str, lowest: float, *, most: float = 1e9, **values: float) -> None:
+    """Refuse numbers of `[section]` that are not between `lowest` and `most`, by their names."""
+    for name, value in values.items():
+        if value > most:
+            raise ConfigError(f"{section}.{name} is {value:g}; it must be at most {most:g}")
+        if not value >= lowest:
+            raise ConfigError(f"{section}.{name} is {value}; it must be at least {lowest}")
+
+
+def folder(section: str, **paths: str) -> None:
+    """Refuse paths that cannot name a folder."""
+    for name, path in paths.items():
+        if not path.strip() or "\0" in path:
+            raise ConfigError(f"{section}.{name} is {path!r}; name a folder, '.' for this one")
+
+
+def share(section: str, **values: float) -> None:
+    """Refuse numbers that are not between 0 and 1."""
+    for name, value in values.items():
+        if not 0.0 <= value <= 1.0:
+            raise ConfigError(f"{section}.{name} is {value}; it must be between 0 and 1")
