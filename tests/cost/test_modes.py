@@ -100,6 +100,10 @@ def test_a_launch_runs_in_the_fastest_mode_that_fits(
         assert costs.launch_s(work, group) == best_s
         assert costs.mode(work, group) == LaunchMode(ring=ring, recompute_layers=level)
         assert costs.launch_bytes(work, group) == needed_bytes(costs, work, degree, level)
+        twice = cascade(num_tokens, 2 * num_clips)
+        assert costs.added_bytes(work, group) == needed_bytes(
+            costs, twice, degree, level
+        ) - needed_bytes(costs, work, degree, level)
     else:
         least = min(needed_bytes(costs, work, degree, level) for level in (0, 2, 3, 5, 6))
         assert costs.launch_bytes(work, group) == least

@@ -8,7 +8,12 @@ import pytest
 from arachne.core.errors import ConfigError, InfeasibleError
 from arachne.core.plan_rules import check_placed_plan
 from arachne.cost.model import CostModel
-from arachne.trainer.planning import PlanRequest, plan_batch
+from arachne.planner.budget import iterations_within
+from arachne.trainer.config import RunConfig
+from arachne.trainer.planning import PlanRequest, plan_batch, run_request
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.planner import PlannerSettings
+from arachne.trainer.settings.run import RunSettings
 from tests.planner.dag_problems import encoded
 from tests.planner.problems import BUCKETS, batch_of, costs_of
 
@@ -90,3 +95,21 @@ def test_planning_imports_no_torch_and_no_scipy():
         "sys.exit(any(name in sys.modules for name in ('torch', 'scipy', 'diffusers')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_budget_chooses_the_iterations_ahead():
+    def iterations(planner: PlannerSettings, num_gpus: int) -> int:
+        config = RunConfig(
+            run=RunSettings(dir="run", steps=1),
+            data=DataSettings(path="clips", cache="cache"),
+            planner=planner,
+        )
+        return run_request(config, batch_of(*BUCKETS), costs_of(num_gpus)).iterations
+
+    assert iterations(PlannerSettings(iterations=77), 6) == 77
+    # Degrees nest in two ways on 4 GPUs, 1-2-4 and 1-3-4; on 2 in one.
+    for num_gpus, num_ladders in ((4, 2), (2, 1)):
+        assert iterations(PlannerSettings(iterations=77, budget_s=0.5), num_gpus) == (
+            iterations_within(0.5, num_gpus, len(BUCKETS), num_ladders=num_ladders)
+        )
+    assert iterations(PlannerSettings(budget_s=0.001), 4) == 0  # the warm start alone

@@ -135,6 +135,15 @@ class CostModel:
         """Memory of each of `gpus`, item by item."""
         return self.launch_cost(cascade, gpus).memory
 
+    def added_bytes(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
+        """Memory that as many clips again would add to a launch in the same mode, on each GPU."""
+        degree, levels = len(gpus), (self.mode(cascade, gpus).recompute_layers,)
+        once, twice = (
+            _fitting_memory(self, cascade.num_tokens, num_clips, degree, levels)[1].total
+            for num_clips in (cascade.num_clips, 2 * cascade.num_clips)
+        )
+        return twice - once
+
     def handoff_s(
         self, cascade: Cascade, from_gpus: tuple[int, ...], to_gpus: tuple[int, ...]
     ) -> float:
@@ -260,13 +269,8 @@ def _training_cost(
     ring at the lowest recompute level that fits.
     """
     options, state, model = costs.options, costs.state, costs.model
-    level, memory = fitting_use(
-        resident_use(model, costs.cluster.num_gpus, costs.element_bytes, state),
-        _activations(costs, num_tokens, num_clips, group.degree),
-        options.recompute_levels(model.num_blocks),
-        costs.memory_bytes,
-        state,
-    )
+    levels = options.recompute_levels(model.num_blocks)
+    level, memory = _fitting_memory(costs, num_tokens, num_clips, group.degree, levels)
     rings = options.rings(group.degree, model.num_heads)
     modes = [LaunchMode(ring=ring, recompute_layers=level) for ring in rings or (1,)]
     fixed_s = _fixed_seconds(costs, num_tokens, num_clips, group, level)
@@ -285,6 +289,19 @@ def _training_cost(
             and group.degree <= num_tokens
             and group.degree % state.parameter_shards == 0
         ),
+    )
+
+
+def _fitting_memory(
+    costs: CostModel, num_tokens: int, num_clips: int, degree: int, levels: tuple[int, ...]
+) -> tuple[int, MemoryUse]:
+    """The lowest of the recompute levels that fits, or else the last, and what it needs."""
+    return fitting_use(
+        resident_use(costs.model, costs.cluster.num_gpus, costs.element_bytes, costs.state),
+        _activations(costs, num_tokens, num_clips, degree),
+        levels,
+        costs.memory_bytes,
+        costs.state,
     )
 
 

@@ -35,23 +35,16 @@ class GroupCosts:
     def pack_share(self, cascade: Cascade, degree: int) -> float:
         """Share of a GPU's activation memory that the cascade takes in a pack; above 1 = too much.
 
-        A pack keeps the activations of all its cascades at once. They are what k more clips add to
-        a launch of k, (m(2k) − m(k)) / (cap − resident), and resident = 2·m(k) − m(2k): memory is
-        taken as linear in the number of clips.
+        A pack keeps the activations of all its cascades at once, each in the mode that it would
+        have alone. They are what k more clips add to a launch of k, a, and the share is
+        a / (cap − resident) with resident = m(k) − a: memory is taken as linear in the clips.
         """
         key = (cascade.bucket, cascade.num_clips, degree)
         known = self._pack_shares.get(key)
         if known is None:
             gpus, costs = tuple(range(degree)), self.problem.costs
-            doubled = Cascade(
-                module=cascade.module,
-                slots=tuple(range(2 * cascade.num_clips)),
-                bucket=cascade.bucket,
-                num_tokens=cascade.num_tokens,
-            )
-            once_bytes = costs.launch_bytes(cascade, gpus)
-            added_bytes = costs.launch_bytes(doubled, gpus) - once_bytes
-            free_bytes = costs.memory_bytes - (once_bytes - added_bytes)
+            added_bytes = costs.added_bytes(cascade, gpus)
+            free_bytes = costs.memory_bytes - (costs.launch_bytes(cascade, gpus) - added_bytes)
             known = added_bytes / free_bytes if free_bytes > 0 else inf
             self._pack_shares[key] = known
         return known

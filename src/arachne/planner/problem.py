@@ -1,7 +1,7 @@
 """What a planner is given, and what it gives back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from arachne.core.batch import Batch, BatchClip
@@ -36,6 +36,11 @@ class LaunchCosts(Protocol):
     def launch_bytes(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
         """Memory that each of these GPU slots needs; for messages."""
         ...
+
+    def added_bytes(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
+        """Memory that as many clips again would add to the launch, on each of these GPU slots."""
+        twice = replace(cascade, slots=tuple(range(2 * cascade.num_clips)))
+        return self.launch_bytes(twice, gpus) - self.launch_bytes(cascade, gpus)
 
     def fits(self, cascade: Cascade, gpus: tuple[int, ...]) -> bool:
         """Whether the launch can run on these GPU slots."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from arachne.core.batch import Batch
-from arachne.core.blocks import allowed_degrees
+from arachne.core.blocks import allowed_degrees, ladders
 from arachne.core.cluster import Cluster
 from arachne.core.model_shape import ModelShape
 from arachne.core.placed_plan import PlacedPlan
@@ -13,9 +13,11 @@ from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
 from arachne.cost.training_state import TrainingState
 from arachne.mapper.placement import place
+from arachne.planner.budget import iterations_within
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import planner_named
 from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.planner import PlannerSettings
 
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
@@ -110,8 +112,17 @@ def run_request(
         max_degree=degrees[-1],
         stack_tokens=settings.stack_tokens,
         seed=config.run.seed,
-        iterations=settings.iterations,
+        iterations=_iterations(settings, costs.cluster.num_gpus, len(batch.clips), degrees),
     )
+
+
+def _iterations(
+    settings: PlannerSettings, num_gpus: int, num_clips: int, degrees: tuple[int, ...]
+) -> int:
+    if not settings.budget_s:
+        return settings.iterations
+    num_ladders = len(ladders(num_gpus, degrees))
+    return iterations_within(settings.budget_s, num_gpus, num_clips, num_ladders=num_ladders)
 
 
 def plan_batch(request: PlanRequest) -> PlacedPlan:

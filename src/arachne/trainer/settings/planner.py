@@ -13,6 +13,8 @@ class PlannerSettings:
     Attributes:
         name: Which planner; `arachne` or a baseline.
         iterations: Search steps after the warm start; more is better and slower.
+        budget_s: Seconds that planning a step may take: chooses `iterations` ahead, by the number
+            of GPUs and clips, so that plans depend on no clock. 0 leaves them as they are.
         max_degree: Most ranks that one cascade may use; 0 = no limit but the world and, on GPUs,
             the attention heads.
         stack_tokens: Clips of one shape are stacked while a cascade has at most this many tokens.
@@ -26,6 +28,7 @@ class PlannerSettings:
 
     name: str = "arachne"
     iterations: int = 2000
+    budget_s: float = 0.0
     max_degree: int = 0
     stack_tokens: int = 1024
     timeout_s: float = 30.0
@@ -37,4 +40,4 @@ class PlannerSettings:
         at_least("planner", 0, iterations=self.iterations, max_degree=self.max_degree)
         at_least("planner", 0, stack_tokens=self.stack_tokens)
         at_least("planner", 0, recalibrate_every=self.recalibrate_every)
-        at_least("planner", 0, most=1e7, timeout_s=self.timeout_s)
+        at_least("planner", 0, most=1e7, budget_s=self.budget_s, timeout_s=self.timeout_s)
