@@ -188,3 +188,39 @@ def test_comparing_needs_no_torch(run_file):
     words = ["compare", run_file, "--cluster", "cpux2", "--steps", "1", "--planners", "fcp"]
     found = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
     assert found.returncode == 0, found.stderr
+
+
+def test_disturbed_hardware_is_simulated_and_plans_know_nothing_of_it(run_file, capsys):
+    words = [run_file, "--cluster", "cpux4", "--steps", "1", "--planners", "arachne,static_sp"]
+    calm = compared(capsys, *words)["planners"]
+    table = compared(capsys, *words, "--disturb", "slow=2:3", "--disturb", "jitter=0.2")
+    again = compared(capsys, *words, "--disturb", "slow=2:3", "--disturb", "jitter=0.2")
+    slowed = compared(capsys, *words, "--disturb", "slow=2:3")["planners"]
+
+    assert table["disturbed"] == ["slow=2:3", "jitter=0.2"]
+    for name, row in table["planners"].items():
+        assert row["step_s"] == again["planners"][name]["step_s"]
+        assert row["step_s"] != slowed[name]["step_s"] > 2.0 * calm[name]["step_s"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("jiter=0.1", "--disturb 'jiter'; did you mean 'jitter'?"),
+        ("jitter", "--disturb 'jitter' has no value; write jitter=VALUE"),
+        ("jitter=much", "--disturb 'jitter=much' has 'much'; it needs a finite number there"),
+        ("bandwidth=inf", "--disturb 'bandwidth=inf' has 'inf'; it needs a finite number there"),
+        ("bandwidth=0", "a perturbation has 0.0; factors and windows are above 0"),
+        (
+            "slow=4:2",
+            "--disturb 'slow=4:2' names no rank; write slow=RANK:FACTOR with a rank of 0 to 3, "
+            "such as slow=0:1.5",
+        ),
+        ("slow=1", "--disturb 'slow=1' has ''; it needs a finite number there"),
+    ],
+)
+def test_a_disturbance_that_cannot_be_is_named(run_file, setting, message):
+    with pytest.raises(ConfigError) as caught:
+        ran(compare, run_file, "--cluster", "cpux4", "--steps", "1", "--disturb", setting)
+
+    assert str(caught.value) == message

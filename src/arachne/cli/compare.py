@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from arachne.cli.compared_epoch import compared_epoch
 from arachne.cli.compared_pipeline import compared_pipeline
 from arachne.cli.compared_steps import Compared, compared_steps, planner_figures
+from arachne.cli.disturbances import add_disturbances, perturbation_of
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
@@ -36,6 +37,7 @@ _EXAMPLE = """example:
   arachne compare run.toml --cluster h100x8 --planners arachne,flexsp,fcp --html compare.html
   arachne compare run.toml --cluster h100x16 --clips panda70m --frame-cap 129 --batch 64
   arachne compare run.toml --cluster h100x16 --clips panda70m --epoch 1024
+  arachne compare run.toml --cluster h100x16 --disturb jitter=0.1 --disturb slow=3:1.5
 
 A cluster is a file's name, x, and its GPUs; see `--cluster list`. docs/planners.md says what each
 planner stands for. Systems that draw their batches from buckets train other clips in a step; with
@@ -66,6 +68,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="CLIPS",
         help="compare systems with bucket batches too, over an epoch of so many clips",
     )
+    add_disturbances(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timelines")
     parser.set_defaults(run=run)
@@ -78,6 +81,7 @@ class _Comparison:
     Attributes:
         lead: What was compared, in a few words.
         clips: Whose clips they are.
+        disturbed: What the plans knew nothing of, as it was asked for.
         requests: The steps.
         bounds_s: Lower bound of each step.
         compared: Every planner on every step.
@@ -88,6 +92,7 @@ class _Comparison:
 
     lead: str
     clips: str
+    disturbed: tuple[str, ...]
     requests: "tuple[PlanRequest, ...]"
     bounds_s: tuple[float, ...]
     compared: tuple[Compared, ...]
@@ -126,12 +131,18 @@ def _comparison(
 
     requests = modelled.steps(arguments.steps)
     bounds_s = tuple(lower_bound_s(request.problem) for request in requests)
-    compared = compared_steps([name for name in names if name != gpipe.NAME], requests)
+    perturbation = perturbation_of(arguments.disturb, requests[0].costs.cluster.num_gpus)
+    simulated = [name for name in names if name != gpipe.NAME]
+    compared = compared_steps(simulated, requests, perturbation)
     figures = planner_figures(compared, bounds_s)
     clips = f"{count_text(modelled.clips_per_step, 'clip')} a step"
+    lead = f"{modelled.cluster}, {clips}, {count_text(len(bounds_s), 'step')}, modelled"
+    if arguments.disturb:
+        lead += f", disturbed by {', '.join(arguments.disturb)}"
     return _Comparison(
-        lead=f"{modelled.cluster}, {clips}, {count_text(len(bounds_s), 'step')}, modelled",
+        lead=lead,
         clips=modelled.clips.text,
+        disturbed=tuple(arguments.disturb),
         requests=requests,
         bounds_s=bounds_s,
         compared=tuple(compared),
@@ -154,6 +165,7 @@ def _as_table(found: _Comparison) -> dict[str, object]:
     table: dict[str, object] = {
         "cluster": found.requests[0].costs.cluster.name,
         "clips": found.clips,
+        "disturbed": found.disturbed,
         "steps": len(found.requests),
         "bound_s": found.bounds_s,
         "planners": {row.name: row for row in found.figures},

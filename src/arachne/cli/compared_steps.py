@@ -10,6 +10,7 @@ from arachne.core.errors import InfeasibleError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import Trace
 from arachne.planner.registry import compared_planner_named
+from arachne.simulator.perturbation import UNDISTURBED, Perturbation
 
 if TYPE_CHECKING:
     from arachne.reporting.planner_figures import PlannerFigures
@@ -42,7 +43,11 @@ class Compared:
     failure: str = ""
 
 
-def compared_steps(names: Sequence[str], requests: "Sequence[PlanRequest]") -> list[Compared]:
+def compared_steps(
+    names: Sequence[str],
+    requests: "Sequence[PlanRequest]",
+    perturbation: Perturbation = UNDISTURBED,
+) -> list[Compared]:
     """Every planner on every step; a step's plan is timed, placed and simulated."""
     from rich.console import Console
     from rich.progress import Progress
@@ -57,7 +62,7 @@ def compared_steps(names: Sequence[str], requests: "Sequence[PlanRequest]") -> l
             steps: list[ComparedStep] = []
             try:
                 for request in requests:
-                    steps.append(_step(name, request))
+                    steps.append(_step(name, request, perturbation))
                     progress.advance(task)
                 found.append(Compared(name=name, steps=tuple(steps)))
             except InfeasibleError as error:
@@ -67,7 +72,7 @@ def compared_steps(names: Sequence[str], requests: "Sequence[PlanRequest]") -> l
     return found
 
 
-def _step(name: str, request: "PlanRequest") -> ComparedStep:
+def _step(name: str, request: "PlanRequest", perturbation: Perturbation) -> ComparedStep:
     from time import perf_counter
 
     from arachne.planner.memory_cap import num_cap_violations
@@ -82,7 +87,7 @@ def _step(name: str, request: "PlanRequest") -> ComparedStep:
     placed = placed_plan(plan, request)
     return ComparedStep(
         plan=placed,
-        trace=simulate(placed, request.costs),
+        trace=simulate(placed, request.costs, perturbation),
         plan_s=plan_s,
         cap_violations=num_cap_violations(plan, problem, is_packed=name in PACKING_PEERS),
     )

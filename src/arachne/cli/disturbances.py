@@ -1,0 +1,64 @@
+"""`--disturb NAME=VALUE`: steps on hardware that is not as the cost model says; no torch."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from math import inf, isfinite
+
+from arachne.core.errors import ConfigError
+from arachne.core.known_keys import UnknownKey
+from arachne.simulator.perturbation import Perturbation
+
+_SLOW = "slow"
+_NUMBERS = tuple(field.name for field in fields(Perturbation) if field.name != "slow_ranks")
+_NAMES = (_SLOW, *_NUMBERS)
+
+
+def add_disturbances(parser: argparse.ArgumentParser) -> None:
+    """Register the option."""
+    parser.add_argument(
+        "--disturb",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="simulate hardware that plans know nothing of: slow=RANK:FACTOR, "
+        f"{', '.join(f'{name}=…' for name in _NUMBERS)}; may be given several times",
+    )
+
+
+def perturbation_of(settings: Sequence[str], num_gpus: int) -> Perturbation:
+    """What the options ask for.
+
+    Raises:
+        ConfigError: A name is not known, a value is no number, or there is no such rank.
+    """
+    numbers: dict[str, float] = {}
+    slow_ranks: dict[int, float] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if name not in _NAMES:
+            raise ConfigError(f"--disturb {UnknownKey(path=name, known=_NAMES).describe()}")
+        if not equals:
+            raise ConfigError(f"--disturb {setting!r} has no value; write {name}=VALUE")
+        if name == _SLOW:
+            rank, _, factor = value.partition(":")
+            if not rank.isdecimal() or int(rank) >= num_gpus:
+                raise ConfigError(
+                    f"--disturb {setting!r} names no rank; write slow=RANK:FACTOR with a rank of "
+                    f"0 to {num_gpus - 1}, such as slow=0:1.5"
+                )
+            slow_ranks[int(rank)] = _number(setting, factor)
+        else:
+            numbers[name] = _number(setting, value)
+    seed = int(numbers.pop("seed", 0.0))
+    return Perturbation(seed=seed, slow_ranks=tuple(sorted(slow_ranks.items())), **numbers)
+
+
+def _number(setting: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = inf
+    if not isfinite(number):
+        raise ConfigError(f"--disturb {setting!r} has {text!r}; it needs a finite number there")
+    return number
