@@ -57,13 +57,13 @@ def drawn_page(lengths_s: dict[str, float]) -> tuple[str, dict]:
 def test_all_timelines_share_an_axis_that_the_slowest_cannot_press_flat():
     shortest_s = made_plan(made_batch(0)).makespan_s * 2
     _, figures = drawn_page({"arachne": shortest_s, "fcp": 1.5 * shortest_s})
-    ends_ms = {figure["layout"]["xaxis"]["range"][1] for figure in figures.values()}
-    assert ends_ms == {1500 * shortest_s}
+    ends_s = {figure["layout"]["xaxis"]["range"][1] for figure in figures.values()}
+    assert ends_s == {1.5 * shortest_s}
 
     _, figures = drawn_page({"arachne": shortest_s, "static_sp": 50 * shortest_s})
     assert set(figures) == {"timeline-arachne", "timeline-static_sp"}
-    ends_ms = {figure["layout"]["xaxis"]["range"][1] for figure in figures.values()}
-    assert ends_ms == {3000 * shortest_s}
+    ends_s = {figure["layout"]["xaxis"]["range"][1] for figure in figures.values()}
+    assert ends_s == {3.0 * shortest_s}
 
 
 def test_names_and_reasons_are_text_and_never_markup():

@@ -63,7 +63,7 @@ def render_comparison(
     panels: list[str] = []
     for step in steps:
         figure = timeline([step.trace], step.plan, batch=batch, paints=paints)
-        figure["layout"]["xaxis"]["range"] = [0.0, 1e3 * shown_s]
+        figure["layout"]["xaxis"]["range"] = [0.0, shown_s]
         drawn[f"timeline-{step.name}"] = figure
         panels.append(
             f'<div class="panel"><h3>{escape(step.name)}</h3>'

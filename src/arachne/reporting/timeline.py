@@ -63,8 +63,8 @@ class _Bars:
     label: list[str] = field(default_factory=list[str])
 
     def add(self, span: tuple[float, float], rank: int, hover: str, label: str = "") -> None:
-        self.base.append(_ms(span[0]))
-        self.length.append(_ms(span[1] - span[0]))
+        self.base.append(_drawn(span[0]))
+        self.length.append(_drawn(span[1] - span[0]))
         self.rank.append(rank)
         self.hover.append(hover)
         self.label.append(label)
@@ -87,7 +87,7 @@ def timeline(
     batch: Batch | None = None,
     paints: Mapping[Bucket, Paint] | None = None,
 ) -> Figure:
-    """A figure of one step; each trace is a panel of its own on a shared axis in milliseconds.
+    """A figure of one step; each trace is a panel of its own on a shared axis in seconds.
 
     Args:
         traces: One or two traces of the same step, drawn from top to bottom.
@@ -113,8 +113,8 @@ def num_bars(trace: Trace) -> int:
     return len(launches) + sum(span.launch is None for span in trace.spans)
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 4)
+def _drawn(seconds: float) -> float:
+    return round(seconds, 7)
 
 
 def _panel_bars(panel: _Panel, paints: Mapping[Bucket, Paint]) -> list[Figure]:
@@ -295,7 +295,9 @@ def _layout(traces: Sequence[Trace]) -> Figure:
     }
     bottom_axis = "y" if len(traces) < 2 else f"y{len(traces)}"
     layout["xaxis"] = {
-        "title": {"text": "milliseconds from the start of the step"},
+        "title": {"text": "from the start of the step"},
+        "tickformat": "~s",  # with the suffix: 5ms, 1.5s
+        "ticksuffix": "s",
         "anchor": bottom_axis,
         "rangemode": "tozero",
         "zeroline": False,
