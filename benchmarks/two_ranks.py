@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -35,10 +35,11 @@ from arachne.models.hashed_text import HASHED_TEXT_SIZE
 from arachne.runtime import collectives
 from arachne.runtime.clock import clock_for
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.optimizers import AdamWOptions
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
-from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
+from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays, StepBatch, TrainingData
@@ -94,9 +95,9 @@ def bucket_of(row: LedgerRow) -> Bucket:
     return row.bucket
 
 
-def made_clips() -> MadeClips:
+def made_clips(mix: Mapping[str, float]) -> MadeClips:
     """Clips in a fixed random order of shapes."""
-    drawn = random.Random(0).choices(list(MIX), list(MIX.values()), k=NUM_CLIPS)
+    drawn = random.Random(0).choices(list(mix), list(mix.values()), k=NUM_CLIPS)
     rows: list[LedgerRow] = []
     for number, text in enumerate(drawn):
         bucket = Bucket.parse(text)
@@ -120,7 +121,7 @@ def made_clips() -> MadeClips:
     )
 
 
-def opened(world: World, folder: str) -> Session:
+def opened(world: World, folder: str, mix: Mapping[str, float] = MIX) -> Session:
     """A session on made clips."""
     config = RunConfig(
         run=RunSettings(dir=folder, steps=1),
@@ -136,7 +137,7 @@ def opened(world: World, folder: str) -> Session:
     install(model.module, model.layout)
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
     groups = ProcessGroups(world, tuple(range(1, world.size + 1)), recorder)
-    clips = made_clips()
+    clips = made_clips(mix)
     null_text = np.zeros((TEXT_TOKENS, HASHED_TEXT_SIZE), dtype=np.float32)
     return Session(
         world=world,
@@ -146,7 +147,9 @@ def opened(world: World, folder: str) -> Session:
             ledger=Ledger(rows=clips.rows), train=clips, held_out=clips, null_text=null_text
         ),
         model=model,
+        base="",
         null_text=torch.from_numpy(null_text),
+        prompt_texts={},
         recorder=recorder,
         groups=groups,
         optimizer=ShardedOptimizer(model.module, groups.world, AdamWOptions()),

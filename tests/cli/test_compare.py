@@ -127,6 +127,7 @@ def test_the_page_holds_the_table_and_a_timeline_for_each_planner(run_file, tmp_
         (["--cluster", "cpux4", "--steps", "0"], ConfigError, "--steps is 0; it must be at least"),
         ([], ConfigError, "which cluster\\? add --cluster NAMExGPUS, for example h100x16"),
         (["--cluster", "h10x8"], ConfigError, "did you mean 'h100'"),
+        (["--cluster", ""], ConfigError, "cluster '' is not NAMExGPUS"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(
@@ -161,6 +162,21 @@ def test_a_run_file_that_names_a_peer_is_refused(run_file):
         ran(plan, run_file, "--cluster", "cpux2", "--set", "planner.name=fcp")
     with pytest.raises(ConfigError, match=r"'fcp' is a model of another system"):
         ran(plan, run_file, "--cluster", "cpux2", "--planner", "fcp")
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "message"),
+    [
+        (plan, ["--planner", "gpipe"], "'gpipe' is a model of .*, for `arachne compare` only"),
+        (plan, ["--planner", "opensora_buckets"], "for `arachne compare --epoch` only"),
+        (plan, ["--planner", ""], "planner.name '' is not known"),
+        (compare, ["--planners", "opensora_buckets"], "over an epoch; .* add --epoch CLIPS"),
+        (compare, ["--planners", ""], "planner '' is not known"),
+    ],
+)
+def test_a_planner_of_another_verb_or_of_no_name_is_refused(run_file, verb, words, message):
+    with pytest.raises(ConfigError, match=message):
+        ran(verb, run_file, "--cluster", "cpux2", "--steps", "1", *words)
 
 
 @pytest.mark.parametrize("verb", [plan, compare])
@@ -210,11 +226,24 @@ def test_disturbed_hardware_is_simulated_and_plans_know_nothing_of_it(run_file, 
         ("jitter", "--disturb 'jitter' has no value; write jitter=VALUE"),
         ("jitter=much", "--disturb 'jitter=much' has 'much'; it needs a finite number there"),
         ("bandwidth=inf", "--disturb 'bandwidth=inf' has 'inf'; it needs a finite number there"),
-        ("bandwidth=0", "a perturbation has 0.0; factors and windows are above 0"),
+        ("bandwidth=0", "perturbation bandwidth is 0.0; it is between 0.001 and 1000"),
+        (
+            "jitter=1e308",
+            "perturbation jitter is 1e+308; it is between 0, which is none, and 10",
+        ),
+        (
+            "straggler_window_s=1e-12",
+            "perturbation straggler_window_s is 1e-12; it is at least 0.001",
+        ),
         (
             "slow=4:2",
             "--disturb 'slow=4:2' names no rank; write slow=RANK:FACTOR with a rank of 0 to 3, "
             "such as slow=0:1.5",
+        ),
+        (
+            "slow=" + "9" * 5000 + ":2",
+            "--disturb 'slow=" + "9" * 5000 + ":2' names no rank; write slow=RANK:FACTOR with a "
+            "rank of 0 to 3, such as slow=0:1.5",
         ),
         ("slow=1", "--disturb 'slow=1' has ''; it needs a finite number there"),
     ],

@@ -161,6 +161,14 @@ def test_public_sets_are_listed_with_the_origin_of_their_figures(run_file, capsy
         (["--clips", "no.parquet"], "manifest 'no.parquet' cannot be read"),
         (["--clips", "panda70m", "--batch", "0"], "--batch is 0; it must be at least 1"),
         (["--clips", "panda70m", "--frame-cap", "0"], "--frame-cap is 0; it must be at least 1"),
+        (
+            ["--clips", "panda70m", "--frame-cap", "1000000000"],
+            "--frame-cap is 1,000,000,000; it must be at most 10,000",
+        ),
+        (["--clips", "panda70m", "--batch", "1000000000"], "--batch is 1,.*; it must be at most"),
+        (["--clips", "panda70m", "--steps", "1000000000"], "--steps is 1,.*; it must be at most"),
+        (["--clips", "panda70m", "--set", "batch.clips=1000000"], "batch.clips is 1,000,000; it"),
+        (["--clips", "panda70m", "--resolutions", "9" * 5000 + "x9"], "is not WIDTHxHEIGHT"),
         (["--clips", "panda70m", "--resolutions", "9"], "frame size '9' is not WIDTHxHEIGHT"),
         (
             ["--clips", "panda70m", "--resolutions", "8x8"],
@@ -229,8 +237,10 @@ def test_the_epochs_table_and_page_have_a_row_for_each_system(run_file, tmp_path
     assert all(f"<td>{name}</td>" in text for name in ("static_dp", "arachne", *EPOCH_PEERS))
 
 
-def test_an_epoch_of_no_clips_is_refused(run_file, capsys):
+def test_an_epoch_of_no_clips_or_of_too_many_is_refused(run_file, capsys):
     assert "--epoch is 0; it must be at least 1" in refusal(capsys, *epoch_words(run_file, 0))
+    most = "--epoch is 10,000,000; it must be at most 1,000,000"
+    assert most in refusal(capsys, *epoch_words(run_file, 10_000_000))
 
 
 def test_a_pipeline_stands_apart_from_the_planners(run_file, tmp_path, capsys):

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from arachne.cli import clip_source
+from arachne.cli import clip_source, run_file
 from arachne.cli.main import main
 from arachne.core.families import FAMILIES
-from arachne.trainer.config import TRAINED_FAMILIES
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plan-hunyuanvideo-13b.toml")
-PLANNED_ONLY = [name for name in FAMILIES if name not in TRAINED_FAMILIES]
 WORDS = [EXAMPLE, "--clips", "panda70m", "--cluster", "h100x16"]
 
 
@@ -150,21 +148,6 @@ def test_a_ring_lets_more_gpus_share_a_clip_than_the_model_has_heads(capsys):
     assert degrees == [[1, 2, 3, 4], [1, 2, 3, 4, 6, 8, 12, 16]]
 
 
-@pytest.mark.parametrize("family", PLANNED_ONLY)
-@pytest.mark.parametrize("verb", ["train", "profile"])
-def test_families_that_cannot_be_trained_yet_are_refused_in_one_line(
-    tmp_path, capsys, family: str, verb: str
-):
-    (tmp_path / "run.toml").write_text(
-        f'[run]\ndir = "{tmp_path}/run"\nsteps = 1\n[data]\npath = "{tmp_path}"\ncache = "c"\n'
-        f'frame_buckets = [1]\n[model]\nfamily = "{family}"\n'
-        f'preset = "{next(iter(FAMILIES[family].presets))}"\n'
-    )
-    error = refusal(capsys, verb, str(tmp_path / "run.toml"))
-    assert f"model.family '{family}' can be planned for" in error
-    assert f"families that train: {', '.join(TRAINED_FAMILIES)}" in error
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_can_be_planned_for(tmp_path, capsys, family: str):
     for preset in FAMILIES[family].presets:
@@ -181,16 +164,18 @@ def test_every_family_can_be_planned_for(tmp_path, capsys, family: str):
         assert step["lower_bound_s"] <= step["makespan_s"] < 1e3
 
 
-@pytest.mark.parametrize("value", ["bfloat16", "host"])
-def test_gradients_that_only_planning_knows_are_refused_by_training(tmp_path, capsys, value: str):
+def test_8bit_moments_without_their_package_are_planned_for_but_not_trained(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(run_file, "find_spec", lambda name: None)
     (tmp_path / "run.toml").write_text(
         f'[run]\ndir = "{tmp_path}/run"\nsteps = 1\n[data]\npath = "{tmp_path}"\ncache = "c"\n'
         '[model]\npreset = "wan-1.3b"\n'
     )
-    override = f"optimizer.gradients={value}"
-    error = refusal(capsys, "train", str(tmp_path / "run.toml"), "--set", override)
-    assert f"optimizer.gradients '{value}' can be planned for" in error
-    assert "not trained with yet; set it to 'float32'" in error
+    override = ("--set", "optimizer.name=adamw8bit")
+    error = refusal(capsys, "train", str(tmp_path / "run.toml"), *override)
+    assert "needs the package bitsandbytes, which is not installed" in error
+    memory(capsys, *override)
 
 
 def test_a_size_that_a_family_cannot_have_is_refused(capsys):
@@ -200,3 +185,16 @@ def test_a_size_that_a_family_cannot_have_is_refused(capsys):
         words += ["--set", f"model.{size}"]
     error = refusal(capsys, "plan", *WORDS, *words)
     assert re.search(r"model.ffn_size is 100; a ltx model of width 256 has \d+", error)
+
+
+@pytest.mark.parametrize("targets", ["attention", "attention+ffn"])
+def test_a_lora_run_needs_gradients_of_its_adapters_only(capsys, targets):
+    whole = memory(capsys)["launches"][0]["use"]
+    found = memory(capsys, "--set", "lora.rank=16", "--set", f"lora.targets={targets}")
+
+    use = found["launches"][0]["use"]
+    num_adapters = use["gradients"] / 2  # the example's gradients are bfloat16
+    exact = (20 * 8 + 40 * 3) * 2 * 3072 * 16  # of attention in 20 dual and 40 single blocks
+    assert exact <= num_adapters <= (2 if targets == "attention" else 5) * exact
+    assert use["weights"] == pytest.approx(whole["weights"] + 2 * num_adapters)
+    assert use["optimizer"] == pytest.approx(3 * 4 * num_adapters / 16)

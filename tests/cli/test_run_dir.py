@@ -13,7 +13,6 @@ from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting.run_files import METRICS, RESOLVED_CONFIG, SAMPLES
 from arachne.trainer.checkpoint import (
-    KINDS,
     Chunk,
     TrainState,
     checkpoints_dir,
@@ -49,7 +48,7 @@ def changed(config: RunConfig, section: str, **values: Any) -> RunConfig:
 def write_checkpoint(config: RunConfig, step: int) -> Path:
     run_dir = Path(config.run.dir)
     values = np.zeros(2, np.float32)
-    chunks = [Chunk(name="w", kind=kind, offset=0, total=2, values=values) for kind in KINDS]
+    chunks = [Chunk(name="w", kind="master", offset=0, total=2, values=values)]
     write_shard(run_dir, step, 0, chunks)
     state = TrainState(
         step=step, num_updates=step, seed=1, world_size=1, config_json=to_json(config)

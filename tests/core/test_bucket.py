@@ -24,7 +24,19 @@ def test_a_bucket_is_printed_width_height_frames():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "832x480", "832x480x81x2", "832×480×81", "-1x2x3", "8.5x2x3", "axbxc", "1 x2x3"]
+    "text",
+    [
+        "",
+        "832x480",
+        "832x480x81x2",
+        "832×480×81",
+        "-1x2x3",
+        "8.5x2x3",
+        "axbxc",
+        "1 x2x3",
+        "1234567890x2x3",
+        "9" * 5000 + "x2x3",
+    ],
 )
 def test_another_form_is_refused_with_an_example(text):
     with pytest.raises(ConfigError) as caught:

@@ -39,6 +39,10 @@ def test_gpus_fill_nodes(name: str, nodes: int, gpus: int):
     [
         ("h100", r"'h100' is not NAMExGPUS; write for example h100x16; known names: a100-40g, "),
         ("h100x0", "is not NAMExGPUS"),
+        ("h100x1000000", "'h100x1000000' has more than 32,768 GPUs, the most that are planned for"),
+        ("h100x" + "9" * 5000, "'h100x9{75}…' has more than 32,768 GPUs, .*; name fewer"),
+        ("h100x32768+h100x8", r"'h100x32768\+h100x8' has more than 32,768 GPUs"),
+        ("f" * 5000 + ".tomlx8", "cannot read '.*File name too long.*; name a readable file"),
         ("h10x8", r"called 'h10'; did you mean 'h100'\?; known names: .*write NAMExGPUS"),
         ("../h100x8", "no cluster file is called"),
         ("h100x12", "12 GPUs do not fill nodes of 8; use 8 or 16"),
@@ -87,14 +91,27 @@ def test_nodes_of_different_speeds_are_not_written_as_one_node():
     ("line", "wrong", "message"),
     [
         ("gpus_per_node = 8", "gpus_per_node = 0", "gpus_per_node is 0; a node has at least one"),
+        ("gpus_per_node = 8", "gpus_per_node = 999999", "a node has .* at most 32,768"),
         ("nics_per_node = 4", "nics_per_node = -1", "nics_per_node is -1; write a count, or 0"),
         ("[1.0, 0.5, ", "[1.0, ", "speeds has 7 values for 8 GPUs; write one for each GPU"),
         ("0.25]", "1.25]", r"speeds has 1.25; the fastest GPU has 1"),
         ("0.25]", "0.0]", r"speeds has 0.0; the fastest GPU has 1"),
-        ("layer_s = 0.0005", "layer_s = -1.0", r"device.layer_s is -1.0; .* not negative"),
-        ("memory_bytes = 7", "memory_bytes = -7", "device.memory_bytes is -7.*; .* above 0"),
-        ("latency_s = 2e-05", "latency_s = nan", "intra_node.latency_s is nan; .* not negative"),
+        ("0.25]", "1e-300]", r"speeds has 1e-300; the fastest GPU has 1, .* at least 1e-06"),
+        ("layer_s = 0.0005", "layer_s = -1.0", r"device.layer_s is -1.0; it has to be 0 to 1e\+06"),
+        ("memory_bytes = 7", "memory_bytes = -7", "device.memory_bytes is -7.*; .* 1 to 1e"),
+        ("latency_s = 2e-05", "latency_s = nan", "intra_node.latency_s is nan; it has to be 0 to"),
         ("_per_s = 40000000000.0", "_per_s = 0.0", r"inter_node.bandwidth_bytes_per_s is 0.0; .*"),
+        ("matmul_flops_per_s = 6", "matmul_flops_per_s = 1e-300 # 6", "is 1e-300; .* 1000 to 1e"),
+        ("half_rate_tokens = 5", "half_rate_tokens = 1e308 # 5", r"is 1e\+308; .* 0 to 1e\+09"),
+        (
+            "launch_s = 0.005",
+            "",
+            "missing setting 'device.launch_s'; add it, a number, as 1.5 or 2e9",
+        ),
+        ("launch_s = 0.005", "launch_s = '5'", "expected float, got str; write a number, as 1.5"),
+        ("[inter_node]", "[inter_node.x]", "cluster file '.*unknown setting 'inter_node.x'"),
+        ("gpus_per_node = 8", "gpus_per_node = " + "9" * 5000, "too many digits"),
+        ("gpus_per_node = 8", "gpus_per_node = " + "[" * 5000, "nested too deeply"),
     ],
 )
 def test_a_figure_that_cannot_be_is_refused(line: str, wrong: str, message: str, tmp_path: Path):
@@ -106,6 +123,33 @@ def test_a_figure_that_cannot_be_is_refused(line: str, wrong: str, message: str,
     with pytest.raises(ConfigError, match=message) as refusal:
         load_cluster(f"{path}x8")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"gpus_per_node = 8 # \xff", r"mine.toml': 'utf-8' codec .*; save it as UTF-8"),
+        (b"gpus_per_node 8", "cannot read '.*mine.toml': Expected '=' after a key"),
+        (None, "cannot read '.*mine.toml': .*Is a directory.*; name a readable file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(content, message: str, tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=message) as refusal:
+        load_cluster(f"{path}x8")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_byte_order_mark_is_no_setting(tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_file_text(UNEVEN, comment="x"), encoding="utf-8-sig")
+
+    assert load_cluster(f"{path}x8").speeds == UNEVEN.speeds
 
 
 @pytest.mark.parametrize("name", ["h100x8+a100-80gx16", "a100-80gx8+h100x16", "h200x8+h100x16"])

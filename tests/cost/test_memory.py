@@ -207,3 +207,12 @@ def test_adapters_are_counted_rather_too_many():
     exact = 40 * 16 * (8 * 2 * 5120 + 2 * (5120 + 13824))
 
     assert exact <= lora_weights(WAN_14B, 16) <= 1.2 * exact
+
+
+def test_adapters_of_attention_are_fewer():
+    d, rank = 5120, 16  # Wan: four matrices to attend to itself, four to attend to text
+    assert lora_weights(WAN_14B, rank, only_attention=True) == 40 * 8 * 2 * d * rank
+
+    d = HUNYUAN.hidden_size  # 20 blocks with eight matrices, 40 with three
+    exact = (20 * 8 + 40 * 3) * 2 * d * rank
+    assert exact <= lora_weights(HUNYUAN, rank, only_attention=True) < lora_weights(HUNYUAN, rank)

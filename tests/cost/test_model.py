@@ -126,13 +126,13 @@ def test_smaller_gradients_are_added_faster():
     assert COSTS.gradient_add_s == pytest.approx(NUM_PARAMETERS * (2 + 8) / MEMORY_BYTES_PER_S)
     half = with_state(gradients="bfloat16")
     assert half.gradient_add_s == pytest.approx(NUM_PARAMETERS * (2 + 4) / MEMORY_BYTES_PER_S)
-    assert half.gradient_reduce_s() < COSTS.gradient_reduce_s()
+    assert half.gradient_reduce_s() == COSTS.gradient_reduce_s(), "sums travel in float32"
 
 
-def test_gradients_on_the_host_go_there_after_each_launch_and_come_back_once():
+def test_gradients_on_the_host_come_and_go_in_each_launch_and_come_back_once():
     host = with_state(gradients="host")
 
-    assert host.gradient_add_s == pytest.approx(NUM_PARAMETERS * 2 / HOST_BYTES_PER_S)
+    assert host.gradient_add_s == pytest.approx(NUM_PARAMETERS * 8 / HOST_BYTES_PER_S)
     back_s = NUM_PARAMETERS * 4 / HOST_BYTES_PER_S
     assert host.gradient_reduce_s() == pytest.approx(COSTS.gradient_reduce_s() + back_s)
 

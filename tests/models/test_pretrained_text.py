@@ -1,5 +1,7 @@
 import shutil
+from types import SimpleNamespace
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,35 @@ def test_states_end_with_the_caption_and_zeros_follow(folder):
     assert states.dtype == np.float32
     assert np.any(states[:4], axis=1).all()  # three words and the end mark
     assert not states[4:].any()
+
+
+@pytest.mark.parametrize("family", ["cogvideox", "ltx", "mochi"])
+@pytest.mark.parametrize("caption", ["", "a cat runs", "a cat runs a dog runs a cat"])
+def test_states_are_those_that_the_familys_pipeline_gives_its_transformer(folder, family, caption):
+    encoder = text_encoder_named(str(folder), 6, family=family)
+    pipeline_class = {
+        "cogvideox": diffusers.CogVideoXPipeline,
+        "ltx": diffusers.LTXPipeline,
+        "mochi": diffusers.MochiPipeline,
+    }[family]
+    parts = SimpleNamespace(
+        tokenizer=encoder._tokenizer,
+        text_encoder=encoder._encoder,
+        config=SimpleNamespace(force_zeros_for_empty_prompt=False),
+    )
+    found = pipeline_class._get_t5_prompt_embeds(
+        parts, caption, max_sequence_length=6, device="cpu", dtype=torch.float32
+    )
+    states, mask = found if isinstance(found, tuple) else (found, torch.ones(1, 6))
+    expected = (states * mask[..., None])[0].detach().numpy()  # what is masked is never seen
+    np.testing.assert_allclose(encoder.encode(caption), expected, atol=1e-6)
+
+
+def test_families_that_treat_padding_differently_do_not_share_states(folder):
+    families = ("wan", "mochi", "ltx", "cogvideox")
+    prints = [text_encoder_named(str(folder), 6, family=f).fingerprint for f in families]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
 
 
 def test_padding_does_not_change_the_states(folder):

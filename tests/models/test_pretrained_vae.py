@@ -1,33 +1,110 @@
+import inspect
 import json
 import shutil
 
+import diffusers
 import numpy as np
 import pytest
 import torch
 
 from arachne.core.errors import ConfigError, DataError
+from arachne.core.families import family_named
+from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.encoders import video_encoder_named
 from arachne.models.pretrained_vae import open_video_encoder
+from tests.models.tiny_autoencoders import (
+    CLASS_OF_FAMILY,
+    TINY,
+    save_tiny_autoencoder,
+    tiny_autoencoder,
+)
+
+every_class = pytest.mark.parametrize("class_name", TINY)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny random AutoencoderKLWan in a pipeline's folder."""
-    from diffusers import AutoencoderKLWan
+    return save_tiny_autoencoder("AutoencoderKLWan", tmp_path_factory.mktemp("pipeline"))
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        vae = AutoencoderKLWan(
-            base_dim=4,
-            z_dim=4,
-            dim_mult=[1, 1, 1, 1],
-            num_res_blocks=1,
-            latents_mean=[0.1, 0.2, 0.3, 0.4],
-            latents_std=[1.0, 2.0, 3.0, 4.0],
-        )
-    root = tmp_path_factory.mktemp("pipeline")
-    vae.save_pretrained(root / "vae")
-    return root
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The same of every class."""
+    return {name: save_tiny_autoencoder(name, tmp_path_factory.mktemp("pipeline")) for name in TINY}
+
+
+def _raw(vae, latents):
+    """What diffusers' pipelines make of latents before they decode them."""
+    mean = vae.config.get("latents_mean") or dict(vae.named_buffers()).get("latents_mean")
+    std = vae.config.get("latents_std") or dict(vae.named_buffers()).get("latents_std")
+    factor = vae.config.get("scaling_factor", 1.0)
+    if mean is None:
+        return latents / factor
+    mean, std = (torch.as_tensor(v).view(-1, 1, 1, 1) for v in (mean, std))
+    return latents * std / factor + mean
+
+
+def _legal_frames(encoder):
+    return _frames(1 + 2 * encoder.temporal_compression, 2 * encoder.spatial_compression)
+
+
+@every_class
+def test_every_class_encodes_to_what_its_pipeline_decodes(folders, class_name):
+    vae = tiny_autoencoder(class_name).eval()
+    encoder = open_video_encoder(folders[class_name])
+    frames = _legal_frames(encoder)
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    latents = encoder.encode(frames)
+    assert latents.shape == (4, 3, 2, 2)
+    with torch.no_grad():
+        raw = vae.encode(pixels).latent_dist.mean[0]
+        decoded = vae.decode(_raw(vae, torch.from_numpy(latents))[None]).sample[0]
+    torch.testing.assert_close(_raw(vae, torch.from_numpy(latents)), raw, rtol=1e-4, atol=1e-5)
+    expected = ((decoded.clamp(-1, 1) + 1) * 127.5).permute(1, 2, 3, 0).numpy()
+    assert encoder.decode(latents).shape == frames.shape
+    np.testing.assert_allclose(encoder.decode(latents), expected, atol=0.51)
+
+
+@pytest.mark.parametrize("family", CLASS_OF_FAMILY)
+def test_the_autoencoder_of_a_family_has_its_compression(folders, family):
+    folder = folders[CLASS_OF_FAMILY[family]]
+    encoder = video_encoder_named(str(folder), family=family)
+    assert encoder.latent_channels == 4
+    assert family_named(family).video_encoder.name == CLASS_OF_FAMILY[family]
+
+
+@every_class
+def test_what_a_config_leaves_out_is_the_classs_own(class_name):
+    parameters = inspect.signature(getattr(diffusers, class_name).__init__).parameters
+    for key, value in AUTOENCODERS[class_name].defaults.items():
+        assert parameters[key].default == value, key
+
+
+@every_class
+def test_a_published_config_has_the_compression_of_its_shape(tmp_path, class_name):
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": class_name}))
+    encoder = open_video_encoder(tmp_path)
+    family = next(name for name, found in CLASS_OF_FAMILY.items() if found == class_name)
+    published = family_named(family).video_encoder
+    assert encoder.temporal_compression == published.temporal_compression
+    assert encoder.spatial_compression == published.spatial_compression
+    preset = next(iter(family_named(family).presets.values()))
+    assert encoder.latent_channels == preset.latent_channels
+
+
+def test_a_decoder_that_also_removes_noise_is_told_that_there_is_none(tmp_path):
+    vae = diffusers.AutoencoderKLLTXVideo(
+        **TINY["AutoencoderKLLTXVideo"], timestep_conditioning=True
+    )
+    vae.save_pretrained(tmp_path)
+    encoder = open_video_encoder(tmp_path)
+    latents = encoder.encode(_legal_frames(encoder))
+    with torch.no_grad():
+        raw = _raw(vae.eval(), torch.from_numpy(latents))[None]
+        decoded = vae.decode(raw, torch.zeros(1)).sample[0]
+    expected = ((decoded.clamp(-1, 1) + 1) * 127.5).permute(1, 2, 3, 0).numpy()
+    np.testing.assert_allclose(encoder.decode(latents), expected, atol=0.51)
 
 
 def _frames(num_frames=5, side=16):

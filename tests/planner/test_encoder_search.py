@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from arachne.core.batch import Batch
+from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
 from arachne.planner.encoder_search import plan_with_encoders
 from arachne.planner.encoder_starts import Ways, encoders_first, encoders_last, even_out
@@ -33,6 +34,7 @@ def searched(problem: PlanningProblem) -> Plan:
     """What the search finds by itself, without the baselines."""
     variants = Variants(problem)
     plan = plan_with_encoders(problem, variants, lower_bound_s(problem, variants), "test")
+    assert plan is not None
     check_dag(plan, problem)
     return plan
 
@@ -208,3 +210,36 @@ def test_a_step_with_nothing_to_train_may_still_encode():
 
     check_dag(plan, problem)
     assert plan.makespan_s == 54.0
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_blocks_that_exclude_others_are_found_where_a_clip_fits_on_no_others(steps_ahead):
+    batch = batch_of(VIDEO, VIDEO, IMAGE, IMAGE)
+    costs = EncoderCosts(vae_degrees=(3,))
+    to_encode = encoded(batch_of(VIDEO, VIDEO, step=steps_ahead), ("vae",))
+    if steps_ahead:
+        problem = dag_problem(batch, 8, costs, next_batch=to_encode)
+    else:
+        problem = dag_problem(to_encode, 8, costs)
+
+    plan = searched(problem)
+
+    encoders = [launch for launch in plan.launches if launch.cascade.module == "vae"]
+    assert {launch.degree for launch in encoders} == {3}
+
+
+def test_clips_that_need_blocks_which_cross_are_refused_in_one_line():
+    class Awkward(EncoderCosts):
+        def fits(self, cascade, gpus):  # 6 and 4 of 8 GPUs are in no tree together
+            if cascade.module == "vae":
+                return len(gpus) == 6
+            return len(gpus) == 4 and gpus[0] == 4 if cascade.module == "dit" else True
+
+    problem = dag_problem(encoded(batch_of(VIDEO, IMAGE), ("vae",)), 8, Awkward())
+    variants = Variants(problem)
+
+    bound_s = lower_bound_s(problem, variants)
+
+    assert plan_with_encoders(problem, variants, bound_s, "test") is None
+    with pytest.raises(InfeasibleError, match="nested or apart"):
+        plan_arachne(problem)

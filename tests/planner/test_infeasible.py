@@ -22,10 +22,7 @@ BATCH = Batch(
 COSTS = CostModel(
     model=HUNYUAN.presets["hunyuanvideo-13b"], cluster=load_cluster("h100x16"), element_bytes=2
 )
-ADVICE = (
-    "raise planner.max_degree, lower planner.stack_tokens, data.resolution or data.frame_buckets, "
-    "or use more GPUs or GPUs with more memory"
-)
+ADVICE = "lower data.resolution or data.frame_buckets, or use more GPUs or GPUs with more memory"
 
 
 def message(problem: PlanningProblem, module="dit") -> str:
@@ -52,6 +49,22 @@ def test_where_nothing_helps_only_the_settings_are_told():
     little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
 
     assert f"workspace 567 MB = 120 GB); {ADVICE}" in message(problem_with(little))
+
+
+def test_only_settings_that_hold_a_launch_back_are_named():
+    device = replace(COSTS.cluster.device, memory_bytes=1e9)
+    little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
+    few = replace(problem_with(little), degrees=(1, 2, 4, 8))
+    assert message(few).endswith(f"; raise planner.max_degree, {ADVICE}")
+
+    # Without rings no degree may pass the 24 heads, whatever planner.max_degree says.
+    costs = replace(little, options=CostOptions(needs_heads=True))
+    by_heads = replace(few, num_gpus=32, costs=costs, degrees=(1, 2, 3, 4, 6, 8, 12, 16, 24))
+    assert message(by_heads).endswith(f"; {ADVICE}")
+
+    stack = cascade_of(BATCH.clips * 2, [0, 1])
+    text = str(does_not_fit(problem_with(little), stack, tuple(range(16))))
+    assert text.endswith("; lower planner.stack_tokens, " + ADVICE.removeprefix("lower "))
 
 
 def test_costs_that_know_no_items_still_name_clip_and_memory():

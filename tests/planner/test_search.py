@@ -236,9 +236,21 @@ def test_no_peer_that_keeps_the_cap_is_shorter(num_gpus: int):
 def test_more_time_means_more_iterations_and_none_means_none():
     assert iterations_within(0.0, 8, 16) == 0
     assert 0 < iterations_within(0.5, 64, 256) < iterations_within(1.0, 64, 256)
-    # 5 − 0.01 − 4,096 · 1.5e-4 s are left for steps of (8e-5 + 4 · 3e-5) · 1.5 s.
-    assert iterations_within(5.0, 1024, 4096) == int(4.3756 / 3e-4)
+    # 5 − 0.01 − 4,096 · 3e-4 · 3 − 1,024 · 1.5e-4 s are left for steps of (8e-5 + 4 · 3e-5) · 1.5.
+    assert iterations_within(5.0, 1024, 4096) == int(1.15 / 3e-4)
     assert iterations_within(1.0, 64, 256, num_ladders=5) < iterations_within(1.0, 64, 256)
+
+
+def test_what_planning_takes_in_any_case_leaves_less_time_for_iterations():
+    # Measured without iterations: 2.5 to 3.0 s on 1,024 GPUs with 2,048 clips and 10 ladders,
+    # 0.68 s on 256 with 512 clips and 8, and 0.016 s on 8 with 16 clips and 3.
+    for num_gpus, num_clips, num_ladders, fixed_s in (
+        (1024, 2048, 10, 3.0),
+        (256, 512, 8, 0.68),
+        (8, 16, 3, 0.016),
+    ):
+        assert iterations_within(0.7 * fixed_s, num_gpus, num_clips, num_ladders=num_ladders) == 0
+        assert iterations_within(1.4 * fixed_s, num_gpus, num_clips, num_ladders=num_ladders) > 0
 
 
 @pytest.mark.parametrize("num_gpus", [8, 64])

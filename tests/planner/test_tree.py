@@ -86,7 +86,7 @@ def test_a_clip_that_fits_nowhere_is_named_with_what_would_help(name: str):
 
     message = str(caught.value)
     assert "clip '1.mp4' of 224x96x81, 1,764 tokens, needs" in message
-    assert "but 80 GB may be used; raise planner.max_degree" in message
+    assert "but 80 GB may be used; lower data.resolution" in message
 
 
 def test_eight_clips_on_two_gpus_are_planned_in_a_tenth_of_a_second():

@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import replace
 
+from arachne.core.bucket import Bucket
 from arachne.reporting.comparison_page import DrawnStep, render_comparison
 from arachne.reporting.modelled_trace import modelled_trace
 from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, failures
@@ -64,6 +66,19 @@ def test_all_timelines_share_an_axis_that_the_slowest_cannot_press_flat():
     assert set(figures) == {"timeline-arachne", "timeline-static_sp"}
     ends_s = {figure["layout"]["xaxis"]["range"][1] for figure in figures.values()}
     assert ends_s == {3.0 * shortest_s}
+
+
+def test_encoders_of_the_next_batch_have_the_colour_of_their_shape():
+    plan = made_plan(made_batch(0))
+    cascade = replace(plan.launches[0].cascade, module="vae", bucket=Bucket.parse("64x64x5"))
+    ahead = replace(plan, launches=(replace(plan.launches[0], cascade=cascade), *plan.launches[1:]))
+    step = DrawnStep(name="arachne", plan=ahead, trace=modelled_trace(ahead))
+    text = render_comparison("title", "a lead", [GOOD], made_batch(0), [step])
+
+    legend = text.partition('<ul class="legend">')[2].partition("</ul>")[0]
+    assert "64x64x5" in legend
+    assert "encoders of a shape (pale)" in legend
+    assert "summing gradients" not in legend
 
 
 def test_names_and_reasons_are_text_and_never_markup():

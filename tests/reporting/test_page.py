@@ -14,6 +14,7 @@ import pytest
 
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
+from arachne.core.placed_plan import PlacedPlan
 from arachne.data.manifest import write_manifest
 from arachne.reporting.chosen_steps import chosen_steps
 from arachne.reporting.page import render_report
@@ -190,6 +191,24 @@ def test_a_plan_alone_makes_a_page_without_measurements():
     assert set(figures_of(page)) == {"step-0", "step-1", "step-2"}
     assert "no measured traces" in page.text
     assert "3 planned steps on 4 ranks" in page.text
+
+
+def with_encoders(plan: PlacedPlan) -> PlacedPlan:
+    first = replace(plan.launches[0], cascade=replace(plan.launches[0].cascade, module="vae"))
+    return replace(plan, launches=(first, *plan.launches[1:]))
+
+
+def test_the_legend_explains_all_that_is_drawn_and_nothing_else(run_dir):
+    plan = made_plan(made_batch(0))
+    planned = Page(render_report(ReportData(title="plan", plans={0: plan}))).text
+    assert "waiting for other ranks" in planned
+    for absent in ("encoders", "waiting for data", "summing gradients", "optimizer "):
+        assert absent not in planned
+    encoded = ReportData(title="plan", plans={0: with_encoders(plan)})
+    assert "encoders of a shape (pale)" in Page(render_report(encoded)).text
+    measured = Page(render_report(run_dir)).text
+    assert "summing gradients" in measured
+    assert "encoders of" not in measured
 
 
 def test_a_page_without_any_figure_needs_no_script():

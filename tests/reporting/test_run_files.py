@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from arachne.core.errors import DataError
+from arachne.reporting.json_lines import steps_in
 from arachne.reporting.run_files import (
     METRICS,
     PLANS,
@@ -53,6 +54,42 @@ def test_rows_of_a_resumed_run_win_and_steps_are_in_order(tmp_path: Path):
     metrics = read_metrics(tmp_path)
     assert [(row.step, row.loss) for row in metrics.train] == [(0, 1.0), (1, 0.7), (2, 0.6)]
     assert [(row.step, row.loss) for row in metrics.validation] == [(1, 5.0)]
+
+
+def test_a_resumed_run_drops_the_steps_that_it_does_again(tmp_path: Path):
+    writer = RunWriter(run_dir=tmp_path)
+    for step in range(4):
+        batch = made_batch(step)
+        plan = made_plan(batch)
+        writer.write_plan(plan)
+        writer.write_batch(batch)
+        writer.write_metrics(StepMetrics(step=step, loss=1.0))
+        writer.write_metrics(StepMetrics(step=step + 1, kind="validation", loss=2.0))
+        for log in made_logs(plan):
+            writer.write_rank_log(log)
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"step": 9, "lo')
+    for rank in (0, 1):
+        writer.go_on_from(2, rank)
+    metrics = read_metrics(tmp_path)
+    assert [row.step for row in metrics.train] == [0, 1]
+    assert [row.step for row in metrics.validation] == [1, 2], "the last is of the same weights"
+    assert metrics.notes == ()
+    assert set(read_plans(tmp_path)[0]) == set(read_batches(tmp_path)[0]) == {0, 1}
+    logs = [steps_in(rank_log_path(tmp_path, rank)) for rank in range(4)]
+    assert logs == [(0, 1), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3)], "each rank cuts its own"
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_run_without_files_goes_on_from_nothing(tmp_path: Path):
+    RunWriter(run_dir=tmp_path).go_on_from(0, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_losses_by_bucket_and_noise_level_are_read_back(tmp_path: Path):
+    row = StepMetrics(step=0, loss=1.0, bucket_losses={"8x8x1": 0.5}, sigma_losses={"q1": 2.0})
+    RunWriter(run_dir=tmp_path).write_metrics(row)
+    assert read_metrics(tmp_path).train == (row,)
 
 
 def test_a_loss_that_is_not_finite_comes_back_as_none(tmp_path: Path):

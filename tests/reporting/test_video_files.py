@@ -7,7 +7,7 @@ from PIL import Image
 
 from arachne.core.errors import DataError
 from arachne.reporting import video_files
-from arachne.reporting.video_files import contact_sheet, write_mp4
+from arachne.reporting.video_files import contact_sheet, read_mp4, write_mp4
 
 
 def _frames(num_frames=7, height=32, width=48):
@@ -111,3 +111,19 @@ def test_short_clips_fill_fewer_columns(tmp_path):
 def test_an_empty_sheet_is_refused(tmp_path):
     with pytest.raises(DataError, match="needs at least one clip"):
         contact_sheet(tmp_path / "a.png", [], columns=2)
+
+
+def test_a_video_is_read_back_with_all_its_frames(tmp_path):
+    frames = np.full((5, 32, 48, 3), 90, np.uint8)
+    frames[3] = 200
+    write_mp4(tmp_path / "a.mp4", frames, fps=8.0)
+    found = read_mp4(tmp_path / "a.mp4")
+    assert found.shape == frames.shape
+    assert np.abs(found.astype(int) - frames).max() <= 4
+
+
+def test_a_sheet_of_large_frames_is_scaled_down(tmp_path):
+    frames = np.zeros((3, 100, 400, 3), np.uint8)
+    contact_sheet(tmp_path / "sheet.png", [("a", frames)], columns=2, max_side=200)
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (2 * 200 + 2, 50 + 18)

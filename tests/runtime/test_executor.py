@@ -21,11 +21,28 @@ def test_a_plan_with_barriers_is_refused_before_anything_runs():
     work.assert_not_called()
 
 
-def test_a_launch_of_an_encoder_is_refused_before_anything_runs():
+def test_a_launch_of_an_encoder_is_refused_without_encoders_before_anything_runs():
     trained = launch(0, ranks=(0,), start_s=0.0)
     encoded = replace(trained, cascade=replace(trained.cascade, module="vae"))
     work = Mock()
 
-    with pytest.raises(ConfigError, match="launch 1 of the plan of step 7 is 'vae'; the runtime"):
+    with pytest.raises(ConfigError, match="launch 1 of the plan of step 7 is 'vae'; without"):
         run_launches(plan_of(trained, encoded), rank=0, groups=Mock(), recorder=Mock(), work=work)
+    work.assert_not_called()
+
+
+def test_an_encoder_shared_out_over_ranks_is_refused_before_anything_runs():
+    trained = launch(0, ranks=(0,), start_s=0.0)
+    shared = replace(trained, ranks=(0, 1), cascade=replace(trained.cascade, module="vae"))
+    work = Mock()
+
+    with pytest.raises(ConfigError, match="launch 0 of the plan of step 7 is 'vae' on 2 ranks; an"):
+        run_launches(
+            plan_of(shared, trained),
+            rank=0,
+            groups=Mock(),
+            recorder=Mock(),
+            work=work,
+            encode=lambda index, launch: None,
+        )
     work.assert_not_called()

@@ -56,6 +56,12 @@ def test_who_waits_for_one_that_still_works_is_only_slow():
     assert found(waiting(0), waiting(1), working(2, JUST_NOW_S), waiting(3)) is None
 
 
+def test_who_waits_for_what_another_rank_encodes_is_not_judged_but_that_rank_is():
+    receiver = replace(working(0), activity="handoff")
+    assert found(receiver, working(1, JUST_NOW_S)) is None
+    assert found(receiver, working(1)) == Hang(culprits=(1,), waiting=(), cause="silent")
+
+
 def test_a_silent_rank_hangs_although_all_others_work():
     hang = found(working(0, JUST_NOW_S), working(1))
     assert hang == Hang(culprits=(1,), waiting=(), cause="silent")

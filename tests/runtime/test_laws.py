@@ -20,10 +20,11 @@ from arachne.runtime import collectives
 from arachne.runtime.clock import clock_for
 from arachne.runtime.executor import run_launches
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.optimizers import AdamWOptions
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import CollectiveRecord, Recorder
 from arachne.runtime.sequence_parallel import install
-from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
+from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from arachne.runtime.world import World
 from tests.runtime.meetings import meetings_of
 from tests.runtime.plans import BUCKETS, batch_of, batches_and_plans

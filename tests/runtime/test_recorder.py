@@ -46,6 +46,30 @@ def rows(log):
     ]
 
 
+def test_a_handoff_is_a_wait_until_its_sender_has_sent_it():
+    clocks = [SetClock(), SetClock()]
+    sender, receiver = (recorder_of(rank, 2, clock) for rank, clock in enumerate(clocks))
+    with sender.launch(0):
+        clocks[0].now_s = 3.0
+        sender.sent(launch=1, meeting=-1)
+        clocks[0].now_s = 5.0
+    clocks[1].now_s = 1.0
+    with receiver.launch(1):
+        with receiver.arrival(-1):
+            clocks[1].now_s = 4.0
+        clocks[1].now_s = 6.0
+    logs = [recorder.finish(step=0, planner="") for recorder in (sender, receiver)]
+    assert [[e.span.start_s for e in log.events] for log in logs] == [[0.0, 3.0], [1.0, 1.0, 4.0]]
+    trace = trace_from_logs(logs)
+    spans = [span for span in trace.spans if span.duration_s]
+    assert [(s.rank, s.kind, s.launch, s.start_s, s.end_s) for s in spans] == [
+        (0, "compute", 0, 0.0, 5.0),
+        (1, "wait", 1, 1.0, 3.0),
+        (1, "handoff", 1, 3.0, 4.0),
+        (1, "compute", 1, 4.0, 6.0),
+    ]
+
+
 def test_compute_is_what_remains_between_collectives():
     recorder = recorder_of()
     with recorder.doing("load"):

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from arachne.runtime import collectives, sharded_optimizer
+from arachne.runtime import buckets, collectives
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
+from arachne.runtime.optimizers import AdamWOptions
+from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from tests.runtime.rank_groups import open_groups
 
 pytestmark = pytest.mark.distributed
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.distributed
 SHAPES = {"a": (3, 5), "b": (7,), "c": (2, 3, 2), "d": ()}
 FROZEN = "frozen"
 OPTIONS = AdamWOptions(weight_decay=0.1)
+MOMENTS = ("exp_avg", "exp_avg_sq")
 CLIP = 0.5
 NUM_PASSES = 5
 """Backward passes of a step, over all ranks; rank 0 has most of them, the last rank none."""
@@ -71,7 +73,7 @@ def pieces_of(optimizer):
 
 def train_sharded(world, bucket_bytes):
     if bucket_bytes:
-        sharded_optimizer._BUCKET_BYTES = bucket_bytes
+        buckets._BUCKET_BYTES = bucket_bytes
     _, groups = open_groups(world)
     module = module_of()
     optimizer = ShardedOptimizer(module, groups.world, OPTIONS)
@@ -120,7 +122,7 @@ def test_several_steps_equal_adamw_on_one_process(world_size, bucket_bytes):
 def test_pieces_tile_every_parameter_and_hold_its_values(world_size, bucket_bytes):
     by_rank = run_ranks(world_size, train_sharded, (bucket_bytes,), timeout_s=15.0)
     values = by_rank[0][0]
-    for kind in ("master", *sharded_optimizer.MOMENTS):
+    for kind in ("master", *MOMENTS):
         for name, shape in SHAPES.items():
             covered = torch.zeros(math.prod(shape), dtype=torch.int64)
             joined = torch.zeros(math.prod(shape), dtype=torch.float64)
@@ -158,7 +160,7 @@ def resume(world, state, num_updates, num_steps_before):
 
 
 def whole_state(by_rank):
-    state = {kind: {} for kind in ("master", *sharded_optimizer.MOMENTS)}
+    state = {kind: {} for kind in ("master", *MOMENTS)}
     for _, pieces in by_rank:
         for name, kind, offset, piece in pieces:
             whole = state[kind].setdefault(name, torch.zeros(math.prod(SHAPES[name])).double())
@@ -179,7 +181,7 @@ def test_state_of_one_world_goes_on_in_another(saved_on, loaded_on):
 
 def test_state_before_the_first_update_forgets_older_moments():
     start = {"master": values_of(module_of())}
-    state = start | dict.fromkeys(sharded_optimizer.MOMENTS, start["master"])
+    state = start | dict.fromkeys(MOMENTS, start["master"])
     (_, fresh), (_, used) = (run_ranks(1, resume, (state, 0, before))[0] for before in (0, 2))
     for name in SHAPES:
         assert torch.equal(fresh[name], used[name]), name

@@ -1,13 +1,17 @@
 """A run in which one rank stops answering ends, with a report that names it."""
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from arachne.core.errors import LostRankError
+from arachne.core.strict_json import to_json
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.watchdog import WatchOrder
 from arachne.runtime.watched import collective_timeout_s
 from tests.runtime.planted_hangs import (
     COLLECTIVES,
@@ -84,3 +88,19 @@ def test_it_is_named_however_it_hangs(tmp_path, hang, doing, on_stack):
     assert ("(its process is stopped)" in error) == (hang == "be_stopped")
     stacks = report.partition(f"\nstacks of rank {CULPRIT}, ")[2].partition("\nstacks of ")[0]
     assert on_stack in stacks
+
+
+def test_a_watchdog_whose_parent_is_already_gone_ends_at_once(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    order = WatchOrder(
+        folder=str(tmp_path),
+        ranks=(0,),
+        timeout_s=60.0,
+        report_dir=str(tmp_path),
+        node=None,
+        parent=gone.pid,
+        has_launcher=True,
+    )
+    command = [sys.executable, "-m", "arachne.runtime.watchdog", to_json(order)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0

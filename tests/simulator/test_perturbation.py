@@ -76,6 +76,15 @@ def test_a_straggler_is_slow_for_whole_windows_and_the_stated_share_of_time():
     assert {round(each, 9) for each in seconds} == {0.1, 0.4}
 
 
+def test_a_launch_of_very_many_windows_takes_the_mean_pace_and_is_simulated_at_once():
+    slow = Perturbation(straggler_share=0.25, straggler_factor=4.0, straggler_window_s=0.001)
+    year_s = 3.2e7
+
+    assert slow.compute_s(0, 0, 1.0, year_s) == pytest.approx(year_s / (0.75 + 0.25 / 4.0))
+    always = Perturbation(straggler_share=1.0, straggler_factor=1000.0, straggler_window_s=0.001)
+    assert always.compute_s(0, 0, 1.0, year_s) == pytest.approx(1000.0 * year_s)
+
+
 def test_work_goes_on_where_a_window_ends():
     slow = Perturbation(seed=1, straggler_share=0.5, straggler_factor=3.0)
     whole_s = slow.compute_s(2, 1, 0.3, 5.0)
@@ -89,12 +98,15 @@ def test_work_goes_on_where_a_window_ends():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"jitter": -0.1}, "perturbation jitter is -0.1; 0 is none"),
+        ({"jitter": -0.1}, "perturbation jitter is -0.1; it is between 0, which is none, and 10"),
+        ({"jitter": 1e308}, r"jitter is 1e\+308; it is between 0, .* and 10"),
+        ({"degree_error": 11.0}, "degree_error is 11.0"),
         ({"shape_error": -1.0}, "shape_error is -1.0"),
         ({"straggler_share": 1.5}, "straggler_share is 1.5; it is between 0 and 1"),
-        ({"straggler_window_s": 0.0}, "a perturbation has 0.0; factors and windows are above 0"),
-        ({"bandwidth": -2.0}, "a perturbation has -2.0"),
-        ({"slow_ranks": ((0, 0.0),)}, "a perturbation has 0.0"),
+        ({"straggler_window_s": 1e-12}, "straggler_window_s is 1e-12; it is at least 0.001"),
+        ({"straggler_factor": 1e300}, r"straggler_factor is 1e\+300; it is between 0.001 and 1000"),
+        ({"bandwidth": -2.0}, "bandwidth is -2.0; it is between 0.001 and 1000"),
+        ({"slow_ranks": ((3, 0.0),)}, "factor of rank 3 is 0.0; it is between"),
     ],
 )
 def test_a_disturbance_that_cannot_be_is_refused(settings, message: str):

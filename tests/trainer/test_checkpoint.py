@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from arachne.core.errors import CheckpointError
 from arachne.trainer.checkpoint import (
-    KINDS,
     CheckpointReader,
     Chunk,
+    Keep,
     TrainState,
     commit,
     newest,
@@ -24,6 +24,7 @@ from arachne.trainer.checkpoint import (
     write_shard,
 )
 
+KINDS = ("master", "exp_avg", "exp_avg_sq")
 SHAPES = {"blocks.0.w": (3, 5), "blocks.0.b": (5,), "scale": (), "head.w": (2, 3, 2)}
 
 
@@ -65,7 +66,7 @@ def _save(run_dir, step, cuts=(0.5,), keep=0, dtype=np.float32):
     for rank, chunks in enumerate(ranks):
         write_shard(run_dir, step, rank, chunks)
     state = _state(step, len(ranks))
-    return commit(run_dir, step, parameters=SHAPES, state=state, keep=keep)
+    return commit(run_dir, step, parameters=SHAPES, state=state, keep=Keep(newest=keep))
 
 
 def _names(run_dir):
@@ -138,14 +139,17 @@ def test_a_flipped_bit_is_refused_by_file_and_parameter(tmp_path):
     told = []
     assert newest(tmp_path, told.append).name == "step-000001"
     assert len(told) == 1
-    assert "step-000002: shard-00001.safetensors is damaged: found SHA-256" in told[0]
-    assert "it holds blocks.0.b, blocks.0.w, head.w and 1 more" in told[0]
+    assert (
+        "step-000002: shard-00001.safetensors is damaged in exp_avg_sq of head.w: found" in told[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["index.json", "index.json.sha256"])
 def test_a_flipped_bit_in_the_index_is_refused(tmp_path, name):
     _flip_bit(_save(tmp_path, 2) / name, at=10)
-    with pytest.raises(CheckpointError, match=r"index\.json is damaged"):
+    with pytest.raises(
+        CheckpointError, match=r"index\.json is damaged.*it describes all parameters"
+    ):
         verified(tmp_path / "checkpoints" / "step-000002")
 
 
@@ -246,10 +250,10 @@ def test_reading_another_models_parameter_says_so(tmp_path):
 
 
 def test_another_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("arachne.trainer.checkpoint.FORMAT", 2)
+    monkeypatch.setattr("arachne.trainer.checkpoint.FORMAT", 3)
     path = _save(tmp_path, 3)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="has format 2; this version reads 1"):
+    with pytest.raises(CheckpointError, match="has format 3; this version reads 2"):
         CheckpointReader(path)
 
 
@@ -279,21 +283,21 @@ def test_pruning_clears_what_crashes_left_but_not_what_is_being_written(tmp_path
     root = tmp_path / "checkpoints"
     for name in ("step-000003.partial", "step-000009.partial", "step-000002.deleting", "notes"):
         (root / name).mkdir()
-    assert prune(tmp_path, 3, newest_step=5) == ()
+    assert prune(tmp_path, Keep(newest=3), newest_step=5) == ()
     assert _names(tmp_path) == ["notes", "step-000005", "step-000009.partial"]
 
 
 def test_pruning_names_what_it_deleted(tmp_path):
     for step in (5, 10, 15):
         _save(tmp_path, step)
-    assert prune(tmp_path, 1, newest_step=15) == ("step-000010", "step-000005")
+    assert prune(tmp_path, Keep(newest=1), newest_step=15) == ("step-000010", "step-000005")
 
 
 def test_a_full_disk_is_one_line_with_the_folder(tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("arachne.trainer.checkpoint.save_file", full)
+    monkeypatch.setattr("arachne.trainer.checkpoint.write_arrays", full)
     with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left") as caught:
         write_shard(tmp_path, 3, 0, [])
     assert "step-000003.partial" in str(caught.value)
@@ -319,7 +323,7 @@ class _Disk:
     def __init__(self, monkeypatch, kill_before):
         self.left = kill_before
         for target in (
-            "arachne.trainer.checkpoint.save_file",
+            "arachne.trainer.checkpoint.write_arrays",
             "arachne.trainer.checkpoint.sync",
             "arachne.trainer.checkpoint.write_synced",
             "arachne.trainer.checkpoint.shutil.rmtree",

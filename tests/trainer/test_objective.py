@@ -1,4 +1,5 @@
-from math import exp
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,19 +7,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arachne.core.errors import ConfigError
+from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays
+from arachne.trainer.ddpm import Ddpm, kept_signal
+from arachne.trainer.flow_matching import FlowMatching
 from arachne.trainer.objective import (
     ClipSample,
     clip_losses,
     clip_weights,
-    sigma_of,
+    objective_of,
     training_sample,
 )
 from arachne.trainer.randomness import draw_clip
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.model import ModelSettings
 from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.settings.run import RunSettings
 from tests.runtime.tiny_wan import float64_everywhere, tiny_wan
 
 LATENTS = (4, 2, 4, 4)
+FLOW = FlowMatching(settings=ObjectiveSettings())
 NULL_TEXT = torch.full((3, 8), 0.25)
 
 
@@ -52,6 +61,7 @@ def losses_of(model, *samples: ClipSample) -> torch.Tensor:
     return clip_losses(
         model,
         samples,
+        objective=FLOW,
         null_text=NULL_TEXT,
         device=torch.device("cpu"),
         dtype=torch.float64,
@@ -101,34 +111,85 @@ def draws(count: int):
     return [draw_clip(seed=1, step=step, slot=0, shape=()) for step in range(count)]
 
 
-def test_uniform_sampling_is_uniform_where_nothing_is_shifted():
-    settings = ObjectiveSettings(timestep_sampling="uniform", shift=1.0)
-    sigmas = np.array([sigma_of(draw, settings) for draw in draws(4000)])
-    assert np.quantile(sigmas, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.03)
+def test_a_weight_of_the_level_counts_in_the_loss_and_others_do_not_feel_it(model):
+    samples = [sample_of(0), sample_of(1)]
+    plain = losses_of(model, *samples).tolist()
+    weighted = losses_of(model, replace(samples[0], loss_weight=2.5), samples[1]).tolist()
+    assert weighted == pytest.approx([2.5 * plain[0], plain[1]], rel=1e-12)
 
 
-def test_logit_normal_sampling_has_the_quantiles_of_a_logistic_of_a_normal():
-    settings = ObjectiveSettings(timestep_sampling="logit_normal", shift=1.0)
-    sigmas = np.array([sigma_of(draw, settings) for draw in draws(4000)])
-    expected = [1 / (1 + exp(-z)) for z in (-1.2816, 0.0, 1.2816)]
-    assert np.quantile(sigmas, [0.1, 0.5, 0.9]) == pytest.approx(expected, abs=0.03)
+def test_a_clip_trains_at_the_level_and_weight_of_its_objective():
+    settings = ObjectiveSettings(shift="auto", loss_weighting="cosmap")
+    objective, draw = FlowMatching(settings=settings), draws(1)[0]
+    sample = training_sample(
+        sample_of(0).arrays, draw, objective, num_tokens=900, caption_dropout=0.0
+    )
+    assert sample.sigma == objective.level(draw, 900) != objective.level(draw, 4000)
+    assert sample.loss_weight == objective.loss_weight(sample.sigma, 900) != 1.0
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "logit_normal"])
-@given(step=st.integers(0, 10**6), shift=st.floats(0.2, 12.0))
-def test_the_shift_moves_each_level_by_its_formula(sampling, step, shift):
-    draw = draw_clip(seed=0, step=step, slot=0, shape=())
-    plain = sigma_of(draw, ObjectiveSettings(timestep_sampling=sampling, shift=1.0))
-    shifted = sigma_of(draw, ObjectiveSettings(timestep_sampling=sampling, shift=shift))
-    assert shifted == pytest.approx(shift * plain / (1 + (shift - 1) * plain), rel=1e-12)
-    assert 0.0 <= shifted <= 1.0
+def test_a_ddpm_model_is_asked_for_v_at_its_timestep(model):
+    objective, sample = Ddpm(settings=ObjectiveSettings()), replace(sample_of(0), sigma=0.3)
+    seen = []
+
+    def predict(noisy_BCFHW, sigma_B, text_BLD):
+        seen.append(sigma_B.tolist())
+        kept = float(kept_signal(1.0, True)[300])
+        clean = torch.from_numpy(sample.arrays.latents).double()
+        noise = sample.noise.double()
+        torch.testing.assert_close(noisy_BCFHW[0], kept**0.5 * clean + (1 - kept) ** 0.5 * noise)
+        return (kept**0.5 * noise - (1 - kept) ** 0.5 * clean + 0.5)[None]
+
+    (loss,) = clip_losses(
+        SimpleNamespace(predict=predict),
+        [sample],
+        objective=objective,
+        null_text=NULL_TEXT,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+    ).tolist()
+    assert seen == [[0.3]]
+    assert loss == pytest.approx(0.25, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "expected"),
+    [
+        ("wan", "auto", FlowMatching),
+        ("cogvideox", "auto", Ddpm),
+        ("cogvideox", "flow_matching", FlowMatching),
+        ("wan", "ddpm", Ddpm),
+    ],
+)
+def test_a_run_trains_what_its_family_was_trained_on_unless_it_says_otherwise(
+    family, kind, expected
+):
+    config = RunConfig(
+        run=RunSettings(dir="run", steps=1),
+        data=DataSettings(path="clips", cache="cache"),
+        model=ModelSettings(family=family),
+        objective=ObjectiveSettings(kind=kind),
+    )
+    assert type(objective_of(config)) is expected
+
+
+def test_a_setting_that_the_familys_objective_ignores_is_refused():
+    with pytest.raises(ConfigError, match="this run trains ddpm; leave it out, or set objective"):
+        RunConfig(
+            run=RunSettings(dir="run", steps=1),
+            data=DataSettings(path="clips", cache="cache"),
+            model=ModelSettings(family="cogvideox"),
+            objective=ObjectiveSettings(shift=5.0),
+        )
 
 
 def test_the_asked_share_of_captions_is_dropped():
     arrays = sample_of(0).arrays
     for share in (0.0, 0.3, 1.0):
-        settings = ObjectiveSettings(caption_dropout=share)
-        kept = [training_sample(arrays, draw, settings).has_caption for draw in draws(2000)]
+        kept = [
+            training_sample(arrays, draw, FLOW, num_tokens=8, caption_dropout=share).has_caption
+            for draw in draws(2000)
+        ]
         assert 1 - sum(kept) / len(kept) == pytest.approx(share, abs=0.04 if 0 < share < 1 else 0)
 
 

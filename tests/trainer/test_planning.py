@@ -2,20 +2,28 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from arachne.core.blocks import plan_blocks
+from arachne.core.cascade import Cascade
 from arachne.core.errors import ConfigError, InfeasibleError
+from arachne.core.families import family_named
 from arachne.core.plan_rules import check_placed_plan
 from arachne.cost.model import CostModel
 from arachne.planner.budget import iterations_within
+from arachne.planner.registry import PLANNERS
 from arachne.trainer.config import RunConfig
-from arachne.trainer.planning import PlanRequest, plan_batch, run_request
+from arachne.trainer.planning import PlanRequest, placed_plan, plan_batch, run_costs, run_request
 from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.model import ModelSettings
 from arachne.trainer.settings.planner import PlannerSettings
 from arachne.trainer.settings.run import RunSettings
 from tests.planner.dag_problems import encoded
-from tests.planner.problems import BUCKETS, batch_of, costs_of
+from tests.planner.problems import BUCKETS, batch_of, cluster_of, costs_of
 
 
 def test_a_request_gives_a_valid_plan_for_its_step():
@@ -25,6 +33,30 @@ def test_a_request_gives_a_valid_plan_for_its_step():
 
     check_placed_plan(plan, batch, 6)
     assert plan.planner == "arachne"
+
+
+def test_a_run_that_encodes_in_steps_pays_for_its_own_encoders_and_keeps_them_in_memory():
+    def costs(video_encoder: str, **data: Any) -> CostModel:
+        model = ModelSettings(preset="wan-1.3b", video_encoder=video_encoder)
+        config = RunConfig(
+            run=RunSettings(dir="run", steps=1),
+            data=DataSettings(path="clips", cache="cache", **data),
+            model=model,
+        )
+        shape = model.shape(latent_channels=16, text_size=4096)
+        return run_costs(config, shape, cluster_of(2), needs_heads=False)
+
+    (clip,) = encoded(batch_of(BUCKETS[-1]), ("vae",)).clips
+    cascade = Cascade(module="vae", slots=(0,), bucket=clip.bucket, num_tokens=clip.num_tokens)
+    before, codec, folder = (
+        costs("dct"),
+        costs("dct", encode="online"),
+        costs("some/folder", encode="online"),
+    )
+    assert before.encoders is None
+    assert codec.launch_s(cascade, (0,)) < 0.01 * folder.launch_s(cascade, (0,))
+    resident = [each.memory(cascade, (0,)).encoders for each in (codec, folder)]
+    assert resident == [0.0, 4.0 * family_named("wan").video_encoder.num_parameters]
 
 
 def test_a_pickled_request_gives_the_same_plan():
@@ -113,3 +145,41 @@ def test_a_budget_chooses_the_iterations_ahead():
             iterations_within(0.5, num_gpus, len(BUCKETS), num_ladders=num_ladders)
         )
     assert iterations(PlannerSettings(budget_s=0.001), 4) == 0  # the warm start alone
+
+
+@st.composite
+def requests_on_odd_nodes(draw):
+    """Runs on nodes of any size, with GPUs of uneven speed here and there."""
+    per_node, num_nodes = draw(st.sampled_from([4, 6, 7, 8])), draw(st.integers(2, 3))
+    num_gpus = per_node * num_nodes
+    speeds = draw(st.sampled_from([(), tuple(0.5 if i % 5 == 2 else 1.0 for i in range(num_gpus))]))
+    costs = costs_of(num_gpus, memory_bytes=64e9)
+    cluster = replace(costs.cluster, num_nodes=num_nodes, gpus_per_node=per_node, speeds=speeds)
+    batch = batch_of(*draw(st.lists(st.sampled_from(BUCKETS), min_size=1, max_size=6)))
+    if draw(st.booleans()):
+        batch = encoded(batch, ("vae",))
+    return PlanRequest(
+        batch=batch,
+        costs=replace(costs, cluster=cluster),
+        max_degree=draw(st.sampled_from([0, 4])),
+        iterations=30,
+    )
+
+
+@given(request=requests_on_odd_nodes())
+@settings(max_examples=60, deadline=None)
+def test_placed_plans_keep_to_groups_that_a_runtime_has_and_no_baseline_is_shorter(request):
+    of_degree = plan_blocks(request.problem.num_gpus, request.problem.degrees)
+    groups = {block for blocks in of_degree.values() for block in blocks}
+    cluster = request.costs.cluster
+
+    placed = {
+        name: placed_plan(planner(request.problem), request) for name, planner in PLANNERS.items()
+    }
+    placed["arachne"] = plan_batch(request)
+
+    for plan in placed.values():
+        assert {launch.ranks for launch in plan.launches if launch.degree > 1} <= groups
+    if cluster.gpus_per_node in (6, 7):
+        shortest_s = min(plan.makespan_s for plan in placed.values())
+        assert placed["arachne"].makespan_s <= shortest_s * (1.0 + 1e-9)

@@ -11,12 +11,13 @@ from arachne.core.errors import ArachneError, CheckpointError
 from arachne.cost.cluster_files import load_cluster
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
-from arachne.trainer import state
+from arachne.trainer import saver, state
 from arachne.trainer.agreement import do_together
 from arachne.trainer.checkpoint import CheckpointReader, newest, verified
 from arachne.trainer.config import RunConfig
+from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.session import Session
-from arachne.trainer.state import Progressed, load_newest, save
+from arachne.trainer.state import Progressed, load_newest, train_state
 from tests.trainer.tiny_runs import tiny_config, tiny_session, with_manifest
 
 
@@ -29,6 +30,12 @@ def progressed_to(step: int, world_size: int = 2) -> Progressed:
     return Progressed(
         step=step, num_updates=2, losses=(1.5, 0.5), cluster=load_cluster(f"cpux{world_size}")
     )
+
+
+def save(session: Session, progressed: Progressed) -> None:
+    with CheckpointSaver(session) as checkpoints:
+        checkpoints.begin(train_state(session, progressed))
+        checkpoints.finish()
 
 
 def all_pieces(session: Session) -> dict[tuple[str, str, int], torch.Tensor]:
@@ -79,7 +86,8 @@ def test_what_two_ranks_saved_any_world_loads_bit_for_bit(config):
 
 def failing_on_one_rank(world: World, config: RunConfig, what: str, culprit: int, error: Any):
     """The error that `save` or `load_newest` raises on this rank, and after how many seconds."""
-    real = getattr(state, what)
+    module = state if what == "newest" else saver
+    real = getattr(module, what)
 
     def fails(*args: Any, **options: Any) -> Any:
         if world.rank == culprit:
@@ -87,13 +95,13 @@ def failing_on_one_rank(world: World, config: RunConfig, what: str, culprit: int
         return real(*args, **options)
 
     with tiny_session(world, config) as (session, _):
-        setattr(state, what, fails)
+        setattr(module, what, fails)
         begin_s = time.monotonic()
         try:
             load_newest(session) if what == "newest" else save(session, progressed_to(2))
         except ArachneError as found:
             seconds = time.monotonic() - begin_s
-            setattr(state, what, real)
+            setattr(module, what, real)
             save(session, progressed_to(3))  # the ranks are still in step
             return type(found).__name__, str(found), seconds
     return "nothing", "", 0.0

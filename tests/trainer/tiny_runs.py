@@ -23,7 +23,7 @@ from arachne.reporting.run_files import MANIFEST
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays, StepBatch
-from arachne.trainer.loop import Listener, StepReport
+from arachne.trainer.listener import Listener, StepReport
 from arachne.trainer.session import Session, open_session
 from arachne.trainer.settings.batch import BatchSettings
 from arachne.trainer.settings.checkpoint import CheckpointSettings
@@ -114,7 +114,7 @@ class Heard:
     def listener(self) -> Listener:
         return Listener(
             on_step=self.reports.append,
-            on_validation=lambda step, loss: self.validations.append((step, loss)),
+            on_validation=lambda step, found: self.validations.append((step, found.loss)),
             on_rank_log=lambda log: None,
         )
 

@@ -103,13 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _pruned(run_dir: Path, keep: int) -> tuple[str, ...]:
     """Delete what is older than the `keep` newest, counted from the newest whole one."""
     from arachne.cli.run_dir import locked_run_dir
-    from arachne.trainer.checkpoint import newest, prune
+    from arachne.trainer.checkpoint import Keep, newest, prune
     from arachne.trainer.checkpoint_files import disk_errors_named, step_folders
 
     with locked_run_dir(run_dir), disk_errors_named(run_dir):
         whole = newest(run_dir, on_skip=lambda _: None)
         (step,) = (f.step for f in step_folders(whole.parent) if f.path == whole)
-        return prune(run_dir, keep, newest_step=step)
+        return prune(run_dir, Keep(newest=keep), newest_step=step)
 
 
 def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING
 
+from arachne.cli.counts import check_count
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
@@ -18,6 +19,9 @@ from arachne.core.units import count_text
 if TYPE_CHECKING:
     from arachne.data.shapes import ShapeRules
     from arachne.trainer.config import RunConfig
+
+MOST_FRAMES = 10_000
+"""The longest `--frame-cap`: minutes of video, where models train on seconds."""
 
 NUM_DRAWN = 10_000
 """Clips that are drawn where no dataset is read: more than the steps that anybody models take."""
@@ -83,8 +87,8 @@ def modelled_clips(arguments: argparse.Namespace, config: "RunConfig") -> Modell
     from arachne.data.split import training_rows
 
     geometry = family_named(config.model.family).geometry
-    if arguments.frame_cap is not None and arguments.frame_cap < 1:
-        raise ConfigError(f"--frame-cap is {arguments.frame_cap}; it must be at least 1")
+    if arguments.frame_cap is not None:
+        check_count("--frame-cap", arguments.frame_cap, most=MOST_FRAMES)
     rules = _rules(arguments, config, geometry)
     if arguments.clips is None:
         _refuse_resolutions(arguments, "the run's dataset")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from arachne.cli.compared_epoch import compared_epoch
 from arachne.cli.compared_pipeline import compared_pipeline
 from arachne.cli.compared_steps import Compared, compared_steps, planner_figures
+from arachne.cli.counts import check_count
 from arachne.cli.disturbances import add_disturbances, perturbation_of
 from arachne.cli.modelled_steps import (
     ModelledSteps,
@@ -19,7 +20,6 @@ from arachne.cli.modelled_steps import (
     prints_list,
     write_page,
 )
-from arachne.core.errors import ConfigError
 from arachne.core.strict_json import to_json
 from arachne.core.units import count_text
 from arachne.planner import gpipe
@@ -42,6 +42,8 @@ _EXAMPLE = """example:
 A cluster is a file's name, x, and its GPUs; see `--cluster list`. docs/planners.md says what each
 planner stands for. Systems that draw their batches from buckets train other clips in a step; with
 --epoch they are compared over so many clips."""
+
+_MOST_EPOCH_CLIPS = 1_000_000
 
 _ALL = [*PLANNERS, *PEERS, gpipe.NAME]
 
@@ -112,8 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     names = _names(arguments.planners)
     config = modelled_config(arguments)
-    if arguments.epoch is not None and arguments.epoch < 1:
-        raise ConfigError(f"--epoch is {arguments.epoch}; it must be at least 1")
+    if arguments.epoch is not None:
+        check_count("--epoch", arguments.epoch, most=_MOST_EPOCH_CLIPS)
     found = _comparison(arguments, names, modelled_steps(arguments, config))
     if arguments.html:
         write_page(arguments.html, _page(found))

@@ -42,7 +42,7 @@ def perturbation_of(settings: Sequence[str], num_gpus: int) -> Perturbation:
             raise ConfigError(f"--disturb {setting!r} has no value; write {name}=VALUE")
         if name == _SLOW:
             rank, _, factor = value.partition(":")
-            if not rank.isdecimal() or int(rank) >= num_gpus:
+            if rank not in map(str, range(num_gpus)):
                 raise ConfigError(
                     f"--disturb {setting!r} names no rank; write slow=RANK:FACTOR with a rank of "
                     f"0 to {num_gpus - 1}, such as slow=0:1.5"

@@ -10,19 +10,23 @@ from arachne.core.units import bytes_text
 _EXAMPLE = """example:
   arachne export runs/first --to diffusers exported/
   arachne export runs/first --to comfyui exported-comfyui/ --dtype bfloat16 --checkpoint 400
+  arachne export runs/lora --to comfyui exported-lora/ --what lora
 
-diffusers: DIR/transformer, as WanTransformer3DModel.from_pretrained reads it
-comfyui:   DIR/diffusion_model.safetensors, for ComfyUI's models/diffusion_models
+          weights                             LoRA
+diffusers DIR/transformer                     DIR/pytorch_lora_weights.safetensors
+comfyui   DIR/diffusion_model.safetensors     DIR/lora.safetensors
 
-What was written is loaded again and compared before the command says done."""
+A run with [lora] exports its LoRA, with --what merged its weights with the LoRA in them. DIR gets a
+README.md with the run's facts. What was written is loaded again and compared before the command
+says done."""
 
 
 def add_parser(subparsers: Any) -> None:
     """Register the verb."""
     parser = subparsers.add_parser(
         "export",
-        help="weights of a checkpoint for diffusers or ComfyUI",
-        description="Write the weights of the newest whole checkpoint of a run into a new folder.",
+        help="weights or LoRA of a checkpoint for diffusers or ComfyUI",
+        description="Write the newest whole checkpoint of a run into a new folder.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,10 +36,21 @@ def add_parser(subparsers: Any) -> None:
         "--to", required=True, choices=("diffusers", "comfyui"), help="whose names and files"
     )
     parser.add_argument(
+        "--what",
+        choices=("lora", "merged"),
+        help="of a run with [lora]: the LoRA alone (default), or the weights with it merged in",
+    )
+    parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float64"),
         default="float32",
         help="of the weights (default: float32, as the master weights)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("raw", "ema"),
+        default="raw",
+        help="as trained (default), or their moving average (optimizer.ema_decay)",
     )
     parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
     parser.add_argument(
@@ -52,19 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config, checkpoint = opened_checkpoint(arguments.run_dir, arguments.checkpoint)
 
-    from arachne.trainer.export import export, num_parameters
+    from arachne.trainer.export import ExportOptions, export, num_parameters
 
-    files = export(
-        config,
-        checkpoint,
-        arguments.folder,
+    options = ExportOptions(
         to=arguments.to,
+        what=arguments.what,
         dtype=arguments.dtype,
+        weights=arguments.weights,
         max_shard=arguments.max_shard_size,
     )
+    files = export(config, checkpoint, arguments.folder, options)
     print(
-        f"{checkpoint.name}: {num_parameters(checkpoint):,} parameters in {arguments.dtype}, "
-        "written, read back and compared"
+        f"{checkpoint.name}: {num_parameters(checkpoint):,} trained parameters, "
+        f"in {arguments.dtype}; written, read back and compared"
     )
     for path in files:
         print(f"{bytes_text(path.stat().st_size):>10}  {path}")

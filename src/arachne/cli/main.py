@@ -1,7 +1,7 @@
 """The `arachne` command: finds the verb, and turns errors into one line and an exit code.
 
 0 done; 2 something that the user can fix; 3 done, but some inputs were rejected; 1 a bug of ours;
-130 interrupted.
+130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arachne import __version__
-from arachne.core.errors import ArachneError
+from arachne.core.errors import ArachneError, Interrupted
 
 _DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
 _EXAMPLE = """example:
@@ -20,14 +20,23 @@ _EXAMPLE = """example:
   arachne train run.toml --ranks 2       train; also: torchrun --nproc-per-node 2 -m arachne …"""
 
 
+_QUIET_TRACKER = "ignore:resource_tracker"
+"""Python's own helper warns of the semaphores of processes that were killed, and removes them."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit code."""
+    filters = os.environ.get("PYTHONWARNINGS", "").split(",")
+    os.environ["PYTHONWARNINGS"] = ",".join({*filters, _QUIET_TRACKER} - {""})
     try:
         arguments = _parser().parse_args(argv)
         return arguments.run(arguments)
     except ArachneError as error:
         print(f"arachne: {error}", file=sys.stderr)
         return 2
+    except Interrupted as interruption:
+        print("arachne: interrupted", file=sys.stderr)
+        return 128 + interruption.number
     except KeyboardInterrupt:
         print("arachne: interrupted", file=sys.stderr)
         return 130

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from arachne.cli.clip_source import ModelledClips, add_clip_source, modelled_clips
+from arachne.cli.counts import check_count
 from arachne.cli.run_file import add_run_file, loaded_config
 from arachne.core.batch import Batch
 from arachne.core.cascade import Encoder
@@ -16,6 +17,9 @@ Encoding = Literal["cached", "same", "ahead"]
 
 ENCODERS: tuple[Encoder, ...] = ("text", "vae")
 """What has to run before a clip of which nothing is cached."""
+
+_MOST_STEPS = 100_000
+_MOST_CLIPS = 100_000
 
 if TYPE_CHECKING:
     from arachne.trainer.config import RunConfig
@@ -120,10 +124,11 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
         ConfigError: The run file or an option cannot work.
     """
     config = loaded_config(arguments, needs_data=arguments.clips is None, needs_model=False)
-    if arguments.steps < 1:
-        raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
-    if arguments.batch is not None and arguments.batch < 1:
-        raise ConfigError(f"--batch is {arguments.batch}; it must be at least 1")
+    check_count("--steps", arguments.steps, most=_MOST_STEPS)
+    if arguments.batch is None:
+        check_count("batch.clips", config.batch.clips, most=_MOST_CLIPS)
+    else:
+        check_count("--batch", arguments.batch, most=_MOST_CLIPS)
     planner, optimizer = config.planner, config.optimizer
     return replace(
         config,
@@ -146,7 +151,7 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
     from arachne.cost.cluster_files import cluster_names, load_cluster
     from arachne.trainer.dataset import TrainingData
 
-    name = arguments.cluster or config.cluster.name
+    name = config.cluster.name if arguments.cluster is None else arguments.cluster
     if name == "auto":
         raise ConfigError(
             "which cluster? add --cluster NAMExGPUS, for example h100x16; known: "

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if prints_list(arguments):
         return 0
     config = modelled_config(arguments)
-    if arguments.planner:
+    if arguments.planner is not None:
         config = replace(config, planner=replace(config.planner, name=arguments.planner))
     modelled = modelled_steps(arguments, config)
     if arguments.memory:

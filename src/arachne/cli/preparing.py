@@ -209,7 +209,9 @@ def _encoders(config: RunConfig, device: str) -> tuple[VideoEncoder, TextEncoder
     settings = config.model
     return (
         video_encoder_named(settings.video_encoder, family=settings.family, device=device),
-        text_encoder_named(settings.text_encoder, settings.num_text_tokens, device=device),
+        text_encoder_named(
+            settings.text_encoder, settings.num_text_tokens, family=settings.family, device=device
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,13 @@ from arachne.core.errors import CheckpointError, ConfigError, DataError
 from arachne.core.strict_json import from_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
-from arachne.trainer.checkpoint import CheckpointReader, checkpoints_dir, newest, verified
+from arachne.trainer.checkpoint import checkpoints_dir, newest, verified
 from arachne.trainer.checkpoint_files import REPLACED, step_folders, step_name
+from arachne.trainer.checkpoint_reader import newest_index
 from arachne.trainer.config import RunConfig
 
 _LOCK = ".lock"
+_PAUSE_S = 0.2
 _HANG_REPORTS = "hang-*.txt"
 
 _STALE = (
@@ -31,14 +34,19 @@ _STALE = (
     run_files.SAMPLES,
     run_files.REPORT,
     run_files.PERFETTO,
+    run_files.TENSORBOARD,
+    run_files.WANDB_ID,
 )
 
 
 @contextmanager
-def opened_run_dir(config: RunConfig, *, resume: bool) -> Iterator[None]:
+def opened_run_dir(
+    config: RunConfig, *, resume: bool, rescan: bool = False, patience_s: float = 0.0
+) -> Iterator[None]:
     """A context in which no other process trains in the run's folder.
 
-    The folder is made, or checked to be the run that is resumed.
+    The folder is made, or checked to be the run that is resumed. With `rescan` its ledger goes, so
+    that the dataset is read again. For `patience_s` another process may still be about to end.
 
     Raises:
         ConfigError: A run stands there and `resume` was not asked for, it has other settings, or
@@ -48,18 +56,22 @@ def opened_run_dir(config: RunConfig, *, resume: bool) -> Iterator[None]:
     run_dir = Path(config.run.dir)
     if not run_dir.is_dir():
         _check(config, run_dir, resume=resume)  # a refusal leaves no folder behind
-    with locked_run_dir(run_dir):
+    with locked_run_dir(run_dir, patience_s=patience_s):
         _check(config, run_dir, resume=resume)
         with _disk_errors_named(run_dir):
             if not resume:
                 for path in (*(run_dir / name for name in _STALE), *run_dir.glob(_HANG_REPORTS)):
                     _delete(path)
+            if rescan:
+                _delete(run_dir / run_files.MANIFEST)
             write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
         yield
 
 
 @contextmanager
-def locked_run_dir(run_dir: Path, *, is_shared: bool = False) -> Iterator[None]:
+def locked_run_dir(
+    run_dir: Path, *, is_shared: bool = False, patience_s: float = 0.0
+) -> Iterator[None]:
     """A context in which no other process trains in, or prunes, a run's folder, which is made.
 
     Those that share the lock (they prepare the same run) do not exclude each other.
@@ -71,14 +83,18 @@ def locked_run_dir(run_dir: Path, *, is_shared: bool = False) -> Iterator[None]:
         run_dir.mkdir(parents=True, exist_ok=True)
         lock = (run_dir / _LOCK).open("ab")
     with lock:
-        _lock(lock, run_dir, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+        _lock(lock, run_dir, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX, patience_s)
         yield
 
 
-def _lock(file: IO[bytes], run_dir: Path, kind: int) -> None:
+def _lock(file: IO[bytes], run_dir: Path, kind: int, patience_s: float) -> None:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        if patience_s > 0.0:
+            time.sleep(min(patience_s, _PAUSE_S))
+            _lock(file, run_dir, kind, patience_s - _PAUSE_S)
+            return
         raise ConfigError(
             f"another process trains in run.dir {str(run_dir)!r}, or prepares it; wait for it, end "
             "it, or choose another run.dir"
@@ -164,10 +180,9 @@ def _delete(path: Path) -> None:
 
 def _check_same_run(config: RunConfig, run_dir: Path) -> None:
     """What decides a loss curve must not change between two parts of one run."""
-    ignored: list[str] = []
-    state = CheckpointReader(newest(run_dir, on_skip=ignored.append)).state
+    state = newest_index(run_dir).state  # its shards are hashed where they are loaded
     before = from_json(state.config_json, RunConfig, what="the checkpoint's settings")
-    for section in ("data", "model", "objective", "batch"):
+    for section in ("data", "model", "lora", "objective", "batch"):
         _check_same_section(section, getattr(before, section), getattr(config, section))
     if before.run.seed != config.run.seed:
         raise ConfigError(_changed("run.seed", before.run.seed, config.run.seed))

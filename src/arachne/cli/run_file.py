@@ -1,12 +1,13 @@
 """What every verb that takes a run file has in common."""
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import load_toml
 from arachne.planner.registry import planner_named
-from arachne.trainer.config import TRAINED_FAMILIES, RunConfig
+from arachne.trainer.config import RunConfig
 
 
 def add_run_file(parser: argparse.ArgumentParser) -> None:
@@ -37,30 +38,25 @@ def loaded_config(
     """
     config = load_toml(arguments.run_file, RunConfig, overrides=arguments.overrides)
     planner_named(config.planner.name)
-    if needs_model:
-        _refuse_what_only_plans(config)
     if not config.model.pretrained:
         config.model.shape(latent_channels=1, text_size=1)
     for setting, name, built_in in (
         ("model.video_encoder", config.model.video_encoder, "dct"),
         ("model.text_encoder", config.model.text_encoder, "hashed"),
         ("model.pretrained", config.model.pretrained, ""),
+        ("lora.init_from", config.lora.init_from, ""),
         ("data.path", config.data.path, None if needs_data else config.data.path),
     ):
         if name != built_in and not Path(name).exists():
             known = f"{built_in!r} or " if built_in else ""
             raise ConfigError(f"{setting} {name!r} does not exist; name {known}an existing folder")
+    if needs_model and config.lora.is_on and find_spec("peft") is None:
+        raise ConfigError(
+            "[lora] needs the package peft, which is not installed; pip install 'arachne[lora]'"
+        )
+    if needs_model and config.optimizer.needs_bitsandbytes and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "optimizer.name 'adamw8bit' needs the package bitsandbytes, which is not installed; "
+            "pip install 'arachne[eight-bit]', or choose 'adamw'"
+        )
     return config
-
-
-def _refuse_what_only_plans(config: RunConfig) -> None:
-    if config.model.family not in TRAINED_FAMILIES:
-        raise ConfigError(
-            f"model.family {config.model.family!r} can be planned for (`arachne plan`, `arachne "
-            f"compare`) but not trained yet; families that train: {', '.join(TRAINED_FAMILIES)}"
-        )
-    if config.optimizer.gradients != "float32":
-        raise ConfigError(
-            f"optimizer.gradients {config.optimizer.gradients!r} can be planned for (`arachne "
-            "plan`, `arachne compare`) but not trained with yet; set it to 'float32'"
-        )

@@ -42,6 +42,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise")
     parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
+    parser.add_argument(
+        "--weights",
+        choices=("raw", "ema"),
+        default="raw",
+        help="as trained (default), or their moving average (optimizer.ema_decay)",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.mp4", help="where the video goes")
     parser.set_defaults(run=run)
 
@@ -78,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         guidance=arguments.guidance,
         seed=arguments.seed,
+        weights=arguments.weights,
     )
     path = arguments.output or _free_path(run_dir / SAMPLES, arguments.prompt, arguments.seed)
     try:

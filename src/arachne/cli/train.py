@@ -2,10 +2,12 @@
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from arachne.cli.run_file import add_run_file, loaded_config
 from arachne.core.errors import ConfigError
+from arachne.reporting.wandb_log import check_installed
 
 _EXAMPLE = """example:
   arachne train examples/quickstart.toml
@@ -13,9 +15,10 @@ _EXAMPLE = """example:
   arachne train examples/quickstart.toml --resume
   torchrun --nproc-per-node 2 -m arachne train examples/quickstart.toml
 
-Ctrl-C ends the run after its current step, with a checkpoint; a second time ends it at once.
-exit code: 0 done, 3 done but some clips were rejected, 2 cannot work, 130 interrupted; torchrun
-takes all but 0 for a failure, so under it 3 and 130 are 0"""
+Ctrl-C or SIGTERM ends the run after its current step, with a checkpoint; a second time ends it at
+once. Where torchrun starts the ranks again (--max-restarts), they resume by themselves.
+exit code: 0 done, 3 done but some clips were rejected, 2 cannot work, 130 interrupted by Ctrl-C,
+143 by SIGTERM; torchrun takes all but 0 for a failure, so under it 3, 130 and 143 are 0"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -34,6 +37,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest whole checkpoint"
     )
+    parser.add_argument(
+        "--resume-if-any",
+        action="store_true",
+        help="the same if there is a checkpoint, else begin; for jobs that are submitted again",
+    )
+    parser.add_argument(
+        "--rescan",
+        action="store_true",
+        help="when resuming, read the dataset again, and go on with the clips that it has now",
+    )
     parser.set_defaults(run=run)
 
 
@@ -48,21 +61,34 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.ranks < 1:
             raise ConfigError(f"--ranks is {arguments.ranks}; it must be at least 1")
         config = replace(config, run=replace(config.run, ranks=arguments.ranks))
+    _check_resuming(arguments)
+    check_installed(config.logging.wandb)
 
     # Only now: torch and diffusers take seconds to import.
     from arachne.cli.run_dir import opened_run_dir
-    from arachne.cli.training import train_here, train_on_ranks
-    from arachne.runtime.world import is_under_torchrun
+    from arachne.cli.training import Resume, resumes, train_here, train_on_ranks
+    from arachne.runtime.world import is_restarted, is_under_torchrun
 
+    resume: Resume = "must" if arguments.resume else "no"
+    if arguments.resume_if_any or (is_restarted() and not arguments.resume):
+        resume = "if-any"
     if is_under_torchrun():
         if arguments.ranks is not None:
             raise ConfigError("--ranks cannot be set under torchrun; use its --nproc-per-node")
-        finished = train_here(config, resume=arguments.resume)
+        finished = train_here(config, resume=resume, rescan=arguments.rescan)
     else:
-        with opened_run_dir(config, resume=arguments.resume):
-            finished = train_on_ranks(config, resume=arguments.resume)
+        does_resume = resumes(Path(config.run.dir), resume)
+        with opened_run_dir(config, resume=does_resume, rescan=arguments.rescan):
+            finished = train_on_ranks(config, resume=does_resume, rescan=arguments.rescan)
     if is_under_torchrun():
         return 0  # torchrun takes any other code for a failure, and may start the ranks again
-    if finished.was_stopped:
-        return 130
+    if finished.stopped_by is not None:
+        return 128 + finished.stopped_by
     return 3 if finished.num_rejected else 0
+
+
+def _check_resuming(arguments: argparse.Namespace) -> None:
+    if arguments.resume and arguments.resume_if_any:
+        raise ConfigError("--resume and --resume-if-any contradict each other; give one of them")
+    if arguments.rescan and not (arguments.resume or arguments.resume_if_any):
+        raise ConfigError("--rescan is for a run that is resumed; add --resume, or leave it out")

@@ -1,22 +1,34 @@
 """Train on ranks: what runs in each of them, and what rank 0 shows and writes."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from typing import Literal
 
-from arachne.cli.run_dir import opened_run_dir
+from arachne.cli.pace import Pace
+from arachne.cli.run_dir import has_checkpoints, opened_run_dir
+from arachne.cli.run_logs import RunLogs
 from arachne.cli.training_display import TrainingDisplay
-from arachne.core.errors import ConfigError
-from arachne.core.rank_log import RankLog
 from arachne.models.diffusers_module import import_transformer
-from arachne.reporting.run_files import RunWriter, StepMetrics
+from arachne.reporting.run_files import StepMetrics
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.watched import collective_timeout_s, watched
-from arachne.runtime.world import World, default_num_ranks, join_world, leave_world
+from arachne.runtime.world import (
+    World,
+    default_num_ranks,
+    is_restarted,
+    join_world,
+    leave_world,
+)
 from arachne.trainer.config import RunConfig
-from arachne.trainer.loop import Listener, StepReport, train
+from arachne.trainer.listener import Listener, StepReport
+from arachne.trainer.loop import train
+from arachne.trainer.loss_means import LossMeans
 from arachne.trainer.session import open_session
+from arachne.trainer.validation import HeldOutLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +37,32 @@ class TrainingResult:
 
     Attributes:
         step: Optimizer steps done.
-        was_stopped: True if a signal ended it before the last step.
+        stopped_by: Number of the signal that ended it before the last step; None if none did.
         num_rejected: Clips that did not train, or that some step had to do without.
         num_groups: Process groups of the world.
         world_size: Ranks.
     """
 
     step: int
-    was_stopped: bool
+    stopped_by: int | None
     num_rejected: int
     num_groups: int
     world_size: int
 
 
-def train_on_ranks(config: RunConfig, *, resume: bool) -> TrainingResult:
+Resume = Literal["no", "if-any", "must"]
+"""Whether a run goes on from its newest checkpoint, if there is one, or only if there is one."""
+
+_RESTART_PATIENCE_S = 10.0
+"""How long the processes of a torchrun attempt may still hold the folder after the next began."""
+
+
+def resumes(run_dir: Path, resume: Resume) -> bool:
+    """Whether there is something to resume, and it shall be."""
+    return resume == "must" or (resume == "if-any" and has_checkpoints(run_dir))
+
+
+def train_on_ranks(config: RunConfig, *, resume: bool, rescan: bool = False) -> TrainingResult:
     """Start the ranks on this machine, and train.
 
     Raises:
@@ -48,22 +72,31 @@ def train_on_ranks(config: RunConfig, *, resume: bool) -> TrainingResult:
     return run_ranks(
         config.run.ranks or default_num_ranks(config.run.device),
         train_rank,
-        (config, resume),
+        (config, resume, rescan),
         device=config.run.device,
         timeout_s=collective_timeout_s(config.run.timeout_s),
     )[0]
 
 
-def train_here(config: RunConfig, *, resume: bool) -> TrainingResult:
+def train_here(config: RunConfig, *, resume: Resume, rescan: bool = False) -> TrainingResult:
     """Train as the rank that torchrun started."""
     world = join_world(config.run.device, collective_timeout_s(config.run.timeout_s))
-    with opened_run_dir(config, resume=resume) if world.rank == 0 else nullcontext():
-        result = train_rank(world, config, resume)
+    if world.rank == 0:
+        world.store.set("resumes", str(resumes(Path(config.run.dir), resume)))
+    does_resume = world.store.get("resumes") == b"True"
+    opened = nullcontext()
+    if world.rank == 0:
+        patience_s = _RESTART_PATIENCE_S if is_restarted() else 0.0
+        opened = opened_run_dir(config, resume=does_resume, rescan=rescan, patience_s=patience_s)
+    with opened:
+        result = train_rank(world, config, does_resume, rescan)
     leave_world()  # not after an error: peers may still wait in a collective
     return result
 
 
-def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
+def train_rank(
+    world: World, config: RunConfig, resume: bool, rescan: bool = False
+) -> TrainingResult:
     """What every rank runs."""
     with (
         TrainingDisplay(config, is_shown=world.rank == 0) as display,
@@ -73,69 +106,102 @@ def train_rank(world: World, config: RunConfig, resume: bool) -> TrainingResult:
         session.recorder.progress = progress
         counts = session.prepared.ledger.counts
         display.started(session.prepared.ledger, world.size)
-        finished = train(session, listener_of(config, world, display), resume=resume)
+        with listening(config, world, display) as listener:
+            finished = train(session, listener, resume=resume, takes_other_clips=rescan)
         display.finished(finished.step, finished.was_stopped)
     return TrainingResult(
         step=finished.step,
-        was_stopped=finished.was_stopped,
+        stopped_by=finished.stopped_by,
         num_rejected=counts["rejected"] + len(finished.left_out),
         num_groups=session.groups.num_groups,
         world_size=world.size,
     )
 
 
-def listener_of(config: RunConfig, world: World, display: TrainingDisplay) -> Listener:
-    """Shows a run on rank 0, and writes its files.
+@contextmanager
+def listening(config: RunConfig, world: World, display: TrainingDisplay) -> Iterator[Listener]:
+    """A listener that shows a run on rank 0, and writes its files until the context ends.
 
     Its functions raise ConfigError when the disk is full or cannot be written.
     """
-    writer = RunWriter(run_dir=Path(config.run.dir))
+    logs = RunLogs(config, world)
+    means, pace = LossMeans(), Pace()
 
     def on_step(report: StepReport) -> None:
-        metrics = metrics_of(report)
-        display.step(metrics)
+        if world.rank != 0:
+            return
+        outcome = report.outcome
+        means.take(report.batch, report.figures.sigmas, outcome.clip_losses, outcome.vote.is_kept)
+        num_left = config.run.steps - report.step - 1
+        time_left_s = pace.time_left_s(num_left, time.monotonic(), outcome.step_s)
+        row = metrics_of(report, means=means, time_left_s=time_left_s)
+        display.step(row)
+        logs.write(row)
+        logs.write_plan(report.plan, report.batch)
+
+    def on_validation(done: int, found: HeldOutLoss) -> None:
         if world.rank == 0:
-            with _disk_errors_named(config):
-                writer.write_metrics(metrics)
-                writer.write_plan(report.plan)
-                writer.write_batch(report.batch)
+            row = held_out_row(done, found)
+            display.validation(row)
+            logs.write(row)
 
-    def on_validation(step: int, loss: float) -> None:
-        display.validation(step, loss)
-        if world.rank == 0:
-            with _disk_errors_named(config):
-                writer.write_metrics(StepMetrics(step=step, loss=loss, kind="validation"))
-
-    def on_rank_log(log: RankLog) -> None:
-        with _disk_errors_named(config):
-            writer.write_rank_log(log)
-
-    return Listener(on_step=on_step, on_validation=on_validation, on_rank_log=on_rank_log)
-
-
-@contextmanager
-def _disk_errors_named(config: RunConfig) -> Iterator[None]:
+    listener = Listener(
+        on_step=on_step,
+        on_validation=on_validation,
+        on_rank_log=logs.write_rank_log,
+        on_begin=logs.begin,
+        is_validated=logs.is_validated,
+        on_samples=logs.write_samples,
+        on_sampled=logs.join_samples,
+        is_sampled=logs.is_sampled,
+    )
     try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"run.dir {config.run.dir!r} cannot be written: {error.strerror or error}; free some "
-            "space, and go on with --resume"
-        ) from error
+        yield listener
+    finally:
+        logs.close()
 
 
-def metrics_of(report: StepReport) -> StepMetrics:
+def metrics_of(report: StepReport, *, means: LossMeans, time_left_s: float) -> StepMetrics:
     """A step's line of `metrics.jsonl`."""
-    kept = zip(report.batch.clips, report.outcome.vote.is_kept, strict=True)
+    outcome, figures = report.outcome, report.figures
+    kept = [
+        clip
+        for clip, is_kept in zip(report.batch.clips, outcome.vote.is_kept, strict=True)
+        if is_kept
+    ]
+    tokens = sum(clip.num_tokens for clip in kept)
     return StepMetrics(
         step=report.step,
-        loss=report.outcome.loss,
-        grad_norm=report.outcome.grad_norm,
+        loss=outcome.loss,
+        grad_norm=outcome.grad_norm,
         lr=report.lr,
-        step_s=report.outcome.step_s,
+        step_s=outcome.step_s,
         idle_ratio=None if report.trace is None else report.trace.idle_ratio,
-        tokens=sum(clip.num_tokens for clip, is_kept in kept if is_kept),
+        tokens=tokens,
+        clips=len(kept),
+        tokens_per_s=tokens / outcome.step_s,
+        clips_per_s=len(kept) / outcome.step_s,
+        mfu=report.utilisation,
+        flop_rate_cv=figures.flop_rate_variation,
+        load_share=figures.load_share,
+        peak_memory_bytes=figures.peak_memory_bytes,
+        time_left_s=time_left_s,
+        bucket_losses=means.by_bucket,
+        sigma_losses=means.by_sigma,
         modelled_step_s=report.modelled_step_s,
         launch_error=report.launch_error,
         planner=report.plan.planner,
+    )
+
+
+def held_out_row(done: int, found: HeldOutLoss) -> StepMetrics:
+    """A validation's line of `metrics.jsonl`; a loss that is not finite has no breakdown."""
+    levels = {f"q{number}": loss for number, loss in enumerate(found.by_level, start=1)}
+    is_whole = isfinite(found.loss)
+    return StepMetrics(
+        step=done,
+        loss=found.loss,
+        kind="validation",
+        bucket_losses=found.by_bucket if is_whole else None,
+        sigma_losses=levels if is_whole else None,
     )

@@ -2,9 +2,11 @@
 
 import sys
 import time
+from dataclasses import replace
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -13,13 +15,18 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from arachne.core.ledger import Ledger
-from arachne.core.units import count_text, seconds_text
-from arachne.reporting.run_files import StepMetrics
+from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.reporting.run_files import MANIFEST, StepMetrics
 from arachne.trainer.config import RunConfig
 
 _LINE_EVERY_S = 5.0
+_PACE_OVER_S = 1800.0
+"""The bar's time left follows the newest half hour; rich's own 30 s hold no long step."""
+
+_MAX_REJECTED = 20
 
 
 class TrainingDisplay:
@@ -32,18 +39,22 @@ class TrainingDisplay:
         self._console = Console(highlight=False, soft_wrap=True, quiet=not is_shown)
         self._bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
+            BarColumn(bar_width=None),
             TextColumn("{task.completed}/{task.total}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[figures]}"),
             console=self._console,
-            disable=not self._has_bars,
+            expand=True,
+            speed_estimate_period=_PACE_OVER_S,
         )
+        self._figures = Text("", style="dim", overflow="fold")
+        self._live = Live(Group(self._bars, self._figures), console=self._console)
         self._tasks: dict[str, TaskID] = {}
         self._last_line_s = -_LINE_EVERY_S
+        self._idle_ratio: float | None = None
 
     def __enter__(self) -> "TrainingDisplay":
-        self._bars.start()
+        if self._has_bars:
+            self._live.start()
         return self
 
     def __exit__(
@@ -52,7 +63,8 @@ class TrainingDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if self._has_bars:
+            self._live.stop()
 
     def say(self, text: str) -> None:
         """One line."""
@@ -63,7 +75,7 @@ class TrainingDisplay:
         if not self._is_shown:
             return
         if self._has_bars:
-            self._show(what, done, total, "")
+            self._show(what, done, total)
         elif done == total or time.monotonic() - self._last_line_s > _LINE_EVERY_S:
             self._last_line_s = time.monotonic()
             self.say(f"{what}: {done} of {total}")
@@ -76,24 +88,32 @@ class TrainingDisplay:
             f"{counts['kept']} kept whole, {counts['trimmed']} trimmed, "
             f"{counts['rejected']} rejected"
         )
-        for row in ledger.rows:
-            if row.status == "rejected":
-                self.say(f"rejected {row.clip.name}: {row.reason}")
+        rejected = [row for row in ledger.rows if row.status == "rejected"]
+        for row in rejected[:_MAX_REJECTED]:
+            self.say(f"rejected {row.clip.name}: {row.reason}")
+        if len(rejected) > _MAX_REJECTED:
+            more = count_text(len(rejected) - _MAX_REJECTED, "more clip")
+            self.say(f"rejected {more}; {self._config.run.dir}/{MANIFEST} has them all")
 
     def step(self, metrics: StepMetrics) -> None:
         """One optimizer step is done."""
         if not self._is_shown:
             return
         done, total = metrics.step + 1, self._config.run.steps
-        figures = _figures(metrics, is_short=self._has_bars)
         if self._has_bars:
-            self._show("training", done, total, figures)
+            # Only traced steps know it: the newest one stays in view.
+            self._idle_ratio = metrics.idle_ratio or self._idle_ratio
+            shown = replace(metrics, idle_ratio=self._idle_ratio)
+            self._figures.plain = figures_text(shown, is_short=True)
+            self._show("training", done, total)
         elif done % self._config.logging.every == 0 or done == total:
-            self.say(f"step {done}/{total}  {figures}")
+            self.say(f"step {done}/{total}  {figures_text(metrics, is_short=False)}")
 
-    def validation(self, step: int, loss: float) -> None:
+    def validation(self, row: StepMetrics) -> None:
         """The loss on held-out noise was measured."""
-        self.say(f"after step {step}: held-out loss {loss:.4f}")
+        levels = ", ".join(f"{loss:.4f}" for loss in (row.sigma_losses or {}).values())
+        by_level = f" (from the least noise to the most: {levels})" if "," in levels else ""
+        self.say(f"after step {row.step}: held-out loss {row.loss:.4f}{by_level}")
 
     def finished(self, step: int, was_stopped: bool) -> None:
         """The run is over."""
@@ -102,26 +122,40 @@ class TrainingDisplay:
         else:
             self.say(f"done: {count_text(step, 'step')}; files in {self._config.run.dir}")
 
-    def _show(self, what: str, done: int, total: int, figures: str) -> None:
+    def _show(self, what: str, done: int, total: int) -> None:
         """One bar at a time: what was done before is no longer news."""
         if what not in self._tasks:
             for task in self._tasks.values():
                 self._bars.remove_task(task)
-            self._tasks = {what: self._bars.add_task(what, total=total, figures="")}
-        self._bars.update(self._tasks[what], completed=done, total=total, figures=figures)
+            self._tasks = {what: self._bars.add_task(what, total=total)}
+        self._bars.update(self._tasks[what], completed=done, total=total)
 
 
-def _figures(metrics: StepMetrics, *, is_short: bool) -> str:
-    """A step's figures; short ones leave room for a bar on 80 columns."""
-    parts = [f"loss {metrics.loss:.4f}"]
-    if not is_short:
-        parts.append(f"norm {metrics.grad_norm:.3f}")
-    if metrics.step_s is not None and metrics.tokens is not None:
+def figures_text(metrics: StepMetrics, *, is_short: bool) -> str:
+    """A step's figures in one line; short ones fit 80 columns, since a bar says the time left."""
+    parts = [_number("loss", metrics.loss, ".4f"), _number("norm", metrics.grad_norm, ".3f")]
+    if metrics.step_s is not None:
         parts.append(seconds_text(metrics.step_s))
-        if not is_short:
-            parts.append(f"{metrics.tokens / metrics.step_s:,.0f} tokens/s")
-    if metrics.idle_ratio is not None:
-        parts.append(f"idle {metrics.idle_ratio:.0%}")
-    if metrics.launch_error is not None and not is_short:
-        parts.append(f"launch times off by {metrics.launch_error:.0%}")
+    if metrics.tokens_per_s is not None:
+        parts.append(f"{metrics.tokens_per_s:,.0f} tokens/s")
+    if metrics.clips_per_s is not None and not is_short:
+        parts.append(f"{metrics.clips_per_s:.3g} clips/s")
+    for label, share in (
+        ("MFU", metrics.mfu),
+        ("idle", metrics.idle_ratio),
+        ("data wait", metrics.load_share if not is_short else None),
+    ):
+        if share is not None:
+            parts.append(f"{label} {share:.{0 if share >= 0.1 else 1}%}")
+    if metrics.peak_memory_bytes is not None:
+        parts.append(bytes_text(metrics.peak_memory_bytes))
+    if not is_short:
+        if metrics.launch_error is not None:
+            parts.append(f"launch times off by {metrics.launch_error:.0%}")
+        if metrics.time_left_s:
+            parts.append(f"{seconds_text(metrics.time_left_s)} left")
     return "  ".join(parts)
+
+
+def _number(label: str, value: float | None, form: str) -> str:
+    return f"{label} {'none' if value is None else format(value, form)}"

@@ -7,8 +7,21 @@ ArachneError            printed as one line, without a traceback; exit code 2
 ├── CheckpointError     a checkpoint is missing, damaged, or of another model
 └── LostRankError       a rank ended, or stopped answering, before the run was over
 
+Interrupted             a signal ended the work; exit code 128 + the signal's number
 Any other exception is a bug of ours; exit code 1.
 """
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the work.
+
+    Args:
+        number: The signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class ArachneError(Exception):

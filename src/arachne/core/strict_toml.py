@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -16,6 +17,15 @@ T = TypeVar("T")
 _MISSING = "Object missing required field "
 """How msgspec begins this message."""
 
+_FORMS: dict[Any, str] = {
+    int: "a whole number, as 8",
+    float: "a number, as 1.5 or 2e9",
+    str: 'text in quotes, as "a"',
+    bool: "true or false",
+    tuple: "a list, as [1, 2]",
+}
+"""How a value of each type is written."""
+
 
 def load_toml(path: Path, kind: type[T], *, overrides: Sequence[str] = ()) -> T:
     """Read `path` into `kind`; each override is `section.key=value`, its value TOML or bare text.
@@ -23,15 +33,37 @@ def load_toml(path: Path, kind: type[T], *, overrides: Sequence[str] = ()) -> T:
     Raises:
         ConfigError: The file cannot be read, is not TOML, or a key is unknown, missing or mistyped.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # a BOM is no setting
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no file {str(path)!r}; name an existing run file") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error}") from error
+    absent = f"there is no file {str(path)!r}; name an existing run file"
+    table = read_table(path, absent=absent)
     for override in overrides:
         _apply_override(table, override)
     return convert(table, kind, source=path.name)
+
+
+def read_table(path: Path | Traversable, *, absent: str) -> dict[str, Any]:
+    """What a TOML file says; a byte order mark before it is no setting.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not TOML in UTF-8; with `absent` as its message
+            if there is no such file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigError(absent) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {str(path)!r}: {error}; save it as UTF-8") from error
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        raise ConfigError(f"cannot read {str(path)!r}: {error}; name a readable file") from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"cannot read {str(path)!r}: {error}") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise ConfigError(
+            f"cannot read {str(path)!r}: a number has too many digits, or lists are nested too "
+            "deeply; write a shorter value"
+        ) from error
 
 
 def convert(table: Mapping[str, Any], kind: type[T], *, source: str) -> T:
@@ -46,20 +78,26 @@ def convert(table: Mapping[str, Any], kind: type[T], *, source: str) -> T:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"{source}: {_with_dotted_path(str(error))}{_choices(kind, str(error))}"
-        ) from error
+        what = _with_dotted_path(str(error))
+        raise ConfigError(f"{source}: {what}{_fix(kind, error)}") from error
 
 
-def _choices(kind: Any, message: str) -> str:
-    """`; choose a, b or c` where a setting has a fixed set of values."""
-    path = message.partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")
-    for key in path.split(".") if path else ():
+def _fix(kind: Any, error: Exception) -> str:
+    """How the setting is written that is missing or of a wrong type: `; choose a, b or c`."""
+    message, _, path = str(error).replace("`", "").partition(" - at ")
+    keys = [key for key in path.removeprefix("$").split(".") if key]
+    is_missing = message.startswith(_MISSING)
+    if is_missing:
+        keys.append(message.removeprefix(_MISSING))
+    for key in keys:
         kind = get_type_hints(kind).get(key) if is_dataclass(kind) else None
-    if get_origin(kind) is not Literal:
-        return ""
-    *others, last = [repr(value) for value in get_args(kind)]
-    return f"; choose {', '.join(others)} or {last}"
+    if get_origin(kind) is Literal:
+        *others, last = [repr(value) for value in get_args(kind)]
+        return f"; choose {', '.join(others)} or {last}"
+    form = _FORMS.get(get_origin(kind) or kind, "")
+    if is_dataclass(kind):
+        form = f"a section, [{'.'.join(keys)}]"
+    return f"; {'add it,' if is_missing else 'write'} {form}" if form else ""
 
 
 def _with_dotted_path(message: str) -> str:
@@ -90,7 +128,7 @@ def _apply_override(table: dict[str, Any], override: str) -> None:
 def _override_value(text: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or thousands of digits or of brackets
         return text
     if len(table) > 1:
         raise ConfigError(

@@ -5,23 +5,43 @@ A cluster file holds one node; a calibrated one of your own is named by its path
 """
 
 import re
-import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
-from math import isfinite
 from pathlib import Path
 
 from arachne.core.cluster import Cluster, Device, Link
 from arachne.core.errors import ConfigError
-from arachne.core.strict_toml import convert
+from arachne.core.strict_toml import convert, read_table
 from arachne.cost.mixed_clusters import joined
 
 _PART = re.compile(r"(?P<file>.+?)x(?P<num_gpus>\d+)(?:\+|$)")
 """One kind of node in a cluster's name; a + inside a file's name is none between two kinds."""
 
-_MAY_BE_ZERO = ("half_rate_tokens", "launch_s", "layer_s", "latency_s")
+MOST_GPUS = 32_768
+"""GPUs of the largest cluster: a step of few clips on so many is planned in 12 s on one core."""
+
+_RATES = (1e3, 1e19)
+"""Of FLOPs and bytes a second; calibration writes 1e18 for what is too fast to measure."""
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "matmul_flops_per_s": _RATES,
+    "attention_flops_per_s": _RATES,
+    "half_rate_tokens": (0.0, 1e9),
+    "launch_s": (0.0, 1e6),
+    "layer_s": (0.0, 1e6),
+    "memory_bytes": (1.0, 1e18),
+    "memory_bytes_per_s": _RATES,
+    "latency_s": (0.0, 1e6),
+    "bandwidth_bytes_per_s": _RATES,
+}
+"""Least and most of each figure: far beyond any hardware, but all durations stay finite."""
+
+_LEAST_SPEED = 1e-6
+
+_MOST_SHOWN = 80
+"""Characters of a cluster's name in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +80,24 @@ def load_cluster(name: str) -> Cluster:
     A, then those of B (`cost/mixed_clusters.py`).
 
     Raises:
-        ConfigError: The form, the name or the number of GPUs is wrong, a file cannot be read, or
-            nodes of different size are joined.
+        ConfigError: The form, the name or the number of GPUs is wrong or above `MOST_GPUS`, a file
+            cannot be read, or nodes of different size are joined.
     """
     text = name.strip()
     matches = list(_PART.finditer(text))
     is_whole = "".join(match[0] for match in matches) == text and not text.endswith("+")
-    if not matches or not is_whole or any(int(match["num_gpus"]) < 1 for match in matches):
+    if not matches or not is_whole or any(not match["num_gpus"].strip("0") for match in matches):
         raise ConfigError(
             f"cluster {name!r} is not NAMExGPUS; write for example h100x16; "
             f"known names: {', '.join(cluster_names())}"
+        )
+    # The digits are counted first, as Python refuses to read numbers of thousands of them.
+    is_large = any(len(match["num_gpus"].lstrip("0")) > 9 for match in matches)
+    if is_large or sum(int(match["num_gpus"]) for match in matches) > MOST_GPUS:
+        shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+        raise ConfigError(
+            f"cluster {shown!r} has more than {MOST_GPUS:,} GPUs, the most that are planned for; "
+            "name fewer"
         )
     parts = [_cluster_of_file(match["file"], int(match["num_gpus"])) for match in matches]
     return parts[0] if len(parts) == 1 else joined(text, parts)
@@ -182,10 +210,8 @@ def cluster_file_text(cluster: Cluster, *, comment: str) -> str:
 
 def _cluster_file(name: str) -> ClusterFile:
     if name.endswith(".toml"):
-        path = Path(name)
-        if not path.is_file():
-            raise ConfigError(f"there is no cluster file {name!r}; `arachne profile` writes one")
-        text = path.read_text(encoding="utf-8")
+        absent = f"there is no cluster file {name!r}; `arachne profile` writes one"
+        table = read_table(Path(name), absent=absent)
     else:
         known = cluster_names()
         if name not in known:
@@ -196,12 +222,8 @@ def _cluster_file(name: str) -> ClusterFile:
                 "write NAMExGPUS, for example h100x16"
             )
         resource = files("arachne.cost") / "clusters" / f"{name}.toml"
-        text = resource.read_text(encoding="utf-8")
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"cannot read cluster file {name!r}: {error}") from error
-    file = convert(table, ClusterFile, source=name)
+        table = read_table(resource, absent=f"cluster file {name!r} is gone; install Arachne again")
+    file = convert(table, ClusterFile, source=f"cluster file {name!r}")
     problem = next(_wrong_values(file), None)
     if problem is not None:
         raise ConfigError(f"cluster file {name!r}: {problem}")
@@ -209,8 +231,11 @@ def _cluster_file(name: str) -> ClusterFile:
 
 
 def _wrong_values(file: ClusterFile) -> Iterator[str]:
-    if file.gpus_per_node < 1:
-        yield f"gpus_per_node is {file.gpus_per_node}; a node has at least one GPU"
+    if not 1 <= file.gpus_per_node <= MOST_GPUS:
+        yield (
+            f"gpus_per_node is {file.gpus_per_node}; a node has at least one GPU, and at most "
+            f"{MOST_GPUS:,}"
+        )
     if file.nics_per_node < 0:
         yield f"nics_per_node is {file.nics_per_node}; write a count, or 0 for one for each GPU"
     if file.speeds and len(file.speeds) != file.gpus_per_node:
@@ -219,18 +244,17 @@ def _wrong_values(file: ClusterFile) -> Iterator[str]:
             "write one for each GPU of a node, or none"
         )
     for speed in file.speeds:
-        if not 0.0 < speed <= 1.0:
-            yield f"speeds has {speed}; the fastest GPU has 1, the others less, but more than 0"
+        if not _LEAST_SPEED <= speed <= 1.0:
+            yield (
+                f"speeds has {speed}; the fastest GPU has 1, the others less, but at least "
+                f"{_LEAST_SPEED:g}"
+            )
     for section, value in (
         ("device", file.device),
         ("intra_node", file.intra_node),
         ("inter_node", file.inter_node),
     ):
-        for field in fields(value):
-            number = getattr(value, field.name)
-            may_be_zero = field.name in _MAY_BE_ZERO
-            if isinstance(number, str) or (isfinite(number) and number > 0.0):
-                continue
-            if not (may_be_zero and number == 0.0):
-                needed = "finite and not negative" if may_be_zero else "finite and above 0"
-                yield f"{section}.{field.name} is {number}; it has to be {needed}"
+        for name, (least, most) in _RANGES.items():
+            number = getattr(value, name, least)  # a link has no rate of matrix products
+            if not least <= number <= most:
+                yield f"{section}.{name} is {number}; it has to be {least:g} to {most:g}"

@@ -47,6 +47,12 @@ class Encoders:
     max_video_degree: int = 1
     tile_side: int | None = None
 
+    @property
+    def parameter_bytes(self) -> float:
+        """Weights of all of them, as a rank holds them that encodes and trains in turn."""
+        num_parameters = self.video.num_parameters + sum(t.num_parameters for t in self.texts)
+        return float(num_parameters * self.element_bytes)
+
     def can_split(self, module: Encoder, bucket: Bucket, degree: int) -> bool:
         """Whether so many GPUs may share a cascade: tiles have to be wider than their overlap."""
         if degree == 1 or module == "text":

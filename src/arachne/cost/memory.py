@@ -9,9 +9,6 @@ from arachne.cost.activations import LaunchActivations
 from arachne.cost.model_counts import model_counts
 from arachne.cost.training_state import COMMUNICATOR_BYTES, FULL_TRAINING, TrainingState
 
-_MASTER_BYTES = 4
-"""Master weights and moments are float32, or wider when the model is."""
-
 _WHOLE_BLOCKS = 2
 """Blocks that are whole on the GPU where weights are shared out or swapped: the one that computes
 and the one that comes next."""
@@ -71,11 +68,11 @@ def resident_use(
     """What every rank holds all the time.
 
     With P parameters of e bytes, of them B in L blocks (b bytes each), n of these blocks swapped,
-    A parameters trained (P, or those of adapters), gradients of g bytes, optimizer state of
-    s = max(4, e) bytes and weights shared out over q ranks:
+    A parameters trained (P, or those of adapters), gradients of g bytes, o bytes of master weight
+    and optimizer state (AdamW: 3·max(4, e)) and weights shared out over q ranks:
 
         weights   = ((P − B)·e + B·b·(L − n)/L) / q (+ A·e of adapters) + 2 blocks if n > 0 or q > 1
-        gradients = A·g / q        optimizer = 3·s·A / world
+        gradients = A·g / q        optimizer = o·A / world
 
     Source: ZeRO stages 1 and 3 (Rajbhandari et al., 2020). Ignores the one gradient that autograd
     has just made and the bucket that is on its way to the host.
@@ -95,7 +92,7 @@ def resident_use(
     return MemoryUse(
         weights=weights,
         gradients=num_trainable * gradient_bytes / state.parameter_shards,
-        optimizer=3.0 * max(_MASTER_BYTES, element_bytes) * num_trainable / world_size,
+        optimizer=state.owned_bytes(element_bytes) * num_trainable / world_size,
         encoders=state.frozen_encoder_bytes,
         communicators=state.num_communicators * COMMUNICATOR_BYTES,
     )

@@ -174,11 +174,12 @@ class CostModel:
 
         Reads gradient and buffer, writes the buffer: A·(e + 2·g) / q bytes of memory traffic for A
         trained parameters shared out over q ranks and sums of g bytes. If the buffer lies on the
-        host they are copied there, A·e / q bytes; the host is taken to add as fast.
+        host, what is there comes and the sum goes back, 2·A·s / q bytes with s = max(4, e); ignores
+        that for a step's first launch nothing has to come.
         """
         num_held = self._num_trainable / self.state.parameter_shards
         if self.state.gradients == "host":
-            return num_held * self.element_bytes / HOST_BYTES_PER_S
+            return num_held * 2.0 * self._state_bytes / HOST_BYTES_PER_S
         moved_bytes = self.element_bytes + 2.0 * self.state.gradient_bytes(self.element_bytes)
         return num_held * moved_bytes / self.cluster.device.memory_bytes_per_s
 
@@ -205,14 +206,14 @@ class CostModel:
         return num_blocks * (2.0 * gathered_s + reduce_scatter_s(gradient_bytes, num_shards, link))
 
     def gradient_reduce_s(self) -> float:
-        """Seconds of the step's one sum of gradients over all ranks that hold the same ones."""
-        num_shards, element_bytes = self.state.parameter_shards, self.element_bytes
-        num_held = self._num_trainable / num_shards
-        from_host_s = 0.0
-        message_bytes = num_held * self.state.gradient_bytes(element_bytes)
-        if self.state.gradients == "host":
-            message_bytes = num_held * self._state_bytes
-            from_host_s = message_bytes / HOST_BYTES_PER_S
+        """Seconds of the step's one sum of gradients over all ranks that hold the same ones.
+
+        Whatever type they are kept in, they travel in float32 or the model's type if that is wider.
+        """
+        num_shards = self.state.parameter_shards
+        message_bytes = self._num_trainable / num_shards * self._state_bytes
+        is_on_host = self.state.gradients == "host"
+        from_host_s = message_bytes / HOST_BYTES_PER_S if is_on_host else 0.0
         num_holders = self.cluster.num_gpus // num_shards
         return from_host_s + reduce_scatter_s(message_bytes, num_holders, self._world_link)
 

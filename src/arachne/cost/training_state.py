@@ -19,6 +19,9 @@ whole matrix, as with float8."""
 
 _NOT_NEGATIVE = ("swapped_layers", "num_communicators", "frozen_encoder_bytes", "reserve_share")
 
+_MASTER_BYTES = 4
+"""Master weights and moments are float32, or wider when the model is."""
+
 HOST_BYTES_PER_S = 25e9
 """Between a GPU and its host: PCIe 4.0 x16 has 32 GB/s; *assumption*: 80 % reachable."""
 
@@ -38,6 +41,8 @@ class TrainingState:
     Attributes:
         gradients: Type of the buffer that launches add their gradients to, or that it lies in the
             host's memory, to which each launch copies them.
+        optimizer_bytes: Of master weight and optimizer state, for each trained weight; None is
+            AdamW's, three numbers of 4 bytes or of the model's type if that is wider.
         num_adapter_weights: Parameters of adapters (LoRA), which alone are trained; None trains the
             whole model.
         base_bits: Bits of a frozen weight in the blocks; None is the model's own type.
@@ -53,6 +58,7 @@ class TrainingState:
     """
 
     gradients: GradientStorage = "float32"
+    optimizer_bytes: float | None = None
     num_adapter_weights: int | None = None
     base_bits: BaseBits | None = None
     swapped_layers: int = 0
@@ -85,6 +91,12 @@ class TrainingState:
         """Bytes of one gradient on the GPU between launches."""
         return {"float32": max(4, element_bytes), "bfloat16": 2, "host": 0}[self.gradients]
 
+    def owned_bytes(self, element_bytes: int) -> float:
+        """Bytes that the owner of a trained weight holds of it: master and optimizer state."""
+        if self.optimizer_bytes is None:
+            return 3.0 * max(_MASTER_BYTES, element_bytes)
+        return self.optimizer_bytes
+
     def base_bytes(self, element_bytes: int) -> float:
         """Bytes of one weight of a block, its part of a scale included."""
         if self.base_bits is None:
@@ -102,14 +114,23 @@ FULL_TRAINING = TrainingState()
 """All weights are trained, with float32 gradients; nothing is shared out but optimizer state."""
 
 
-def lora_weights(shape: ModelShape, rank: int) -> int:
+def lora_weights(shape: ModelShape, rank: int, *, only_attention: bool = False) -> int:
     """Parameters of adapters of `rank` beside every matrix of the blocks; rather too many.
+
+    With `only_attention`, beside the four matrices with which video attends in each layer, to
+    itself and to text, and four more for text that attends with it; none is larger than the width.
 
     A matrix a × b gets rank·(a + b). With a, b ≥ d, the model's width, that is at most
     rank·2·a·b / d, so all matrices together get at most 2·rank/d times their weights. (Only Mochi's
     text stream is narrower than its model.)
     """
-    in_blocks = model_counts(shape).block_parameters * shape.num_blocks
+    counts = model_counts(shape)
+    if only_attention:
+        inputs = counts.flop_inputs
+        streams = 2 if inputs.joint_tokens else 1
+        layers = inputs.self_attention_layers * streams + inputs.cross_attention_layers
+        return 4 * layers * 2 * rank * max(shape.hidden_size, inputs.attention_size)
+    in_blocks = counts.block_parameters * shape.num_blocks
     return ceil(2 * rank * in_blocks / shape.hidden_size)
 
 

@@ -12,6 +12,7 @@ from arachne.core.clip import Clip
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
+from arachne.core.parent_watch import exit_with_parent
 from arachne.data.file_identity import content_of
 from arachne.data.layouts import read_clips
 from arachne.data.probe import timeline_of
@@ -158,7 +159,7 @@ def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]
     chunks = deque(_chunks(jobs, num_workers))
     while chunks:
         suspects: list[_FileJob] = []
-        with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+        with _processes(num_workers) as pool:
             running: dict[Future[_Rows], Sequence[_FileJob]] = {}
             while running or (chunks and not suspects):
                 while chunks and not suspects and len(running) < 2 * num_workers:
@@ -177,6 +178,13 @@ def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]
             yield _alone(job)
 
 
+def _processes(num_workers: int) -> ProcessPoolExecutor:
+    """Processes that end with this one, also when it is killed."""
+    return ProcessPoolExecutor(
+        num_workers, mp_context=get_context("spawn"), initializer=exit_with_parent
+    )
+
+
 def _chunks(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[Sequence[_FileJob]]:
     """Jobs that one process takes at once, so that sending them costs little."""
     size = min(_MAX_CHUNK, max(1, len(jobs) // (4 * num_workers)))
@@ -189,7 +197,7 @@ def _inspect_files(jobs: Sequence[_FileJob]) -> _Rows:
 
 
 def _alone(job: _FileJob) -> _Rows:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with _processes(1) as pool:
         try:
             return pool.submit(_inspect_file, job).result()
         except BrokenProcessPool:

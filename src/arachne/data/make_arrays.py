@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arachne.core.errors import DataError
+from arachne.core.ledger import LedgerRow
 from arachne.data.claims import EXPIRES_S, Claims
 from arachne.data.guarded_decoder import DecodeJob, GuardedDecoder, Refusal
 from arachne.data.limits import MAX_DECODE_S
@@ -157,7 +158,7 @@ class _Line:
             self._store(piece, self.workshop.text_encoder.encode(piece.caption))
         else:
             decoder = self.idle.popleft()
-            decoder.start(_job_of(self.workshop, piece))
+            decoder.start(decode_job(self.workshop, piece.row))
             self.decoding.append((decoder, piece))
         return True
 
@@ -172,7 +173,7 @@ class _Line:
         decoder, piece = self.decoding.popleft()
         found = decoder.result()
         if not isinstance(found, Refusal):
-            found = _latents(self.workshop.video_encoder, found)
+            found = encoded_latents(self.workshop.video_encoder, found)
         self.idle.append(decoder)
         if isinstance(found, Refusal):
             self._reject(piece, found)
@@ -191,8 +192,8 @@ class _Line:
         self.tell(Settled(key=piece.key, is_own=True, reason=refusal.reason))
 
 
-def _job_of(workshop: Workshop, piece: Latents) -> DecodeJob:
-    row = piece.row
+def decode_job(workshop: Workshop, row: LedgerRow) -> DecodeJob:
+    """What has to be decoded for a usable clip."""
     assert row.bucket is not None, row
     return DecodeJob(
         root=workshop.root,
@@ -204,7 +205,10 @@ def _job_of(workshop: Workshop, piece: Latents) -> DecodeJob:
     )
 
 
-def _latents(encoder: VideoEncoder, frames: NDArray[np.uint8]) -> NDArray[np.float32] | Refusal:
+def encoded_latents(
+    encoder: VideoEncoder, frames: NDArray[np.uint8]
+) -> NDArray[np.float32] | Refusal:
+    """Latents that are finite, or why there are none."""
     try:
         latents = np.asarray(encoder.encode(frames), dtype=np.float32)
     except DataError as error:

@@ -65,7 +65,13 @@ def read_manifest(path: Path) -> Ledger:
             raise DataError(f"it is of version {version!r}, this program reads {_VERSION!r}")
         rows = cast(list[dict[str, Any]], table.to_pylist())
         return Ledger(rows=tuple(_as_row(row) for row in rows))
-    except (OSError, pa.ArrowException, ArachneError, AssertionError) as error:
+    except (
+        OSError,
+        pa.ArrowException,
+        UnicodeDecodeError,  # damaged text, which pyarrow decodes as it hands it over
+        ArachneError,
+        AssertionError,
+    ) as error:
         raise DataError(f"manifest {str(path)!r} cannot be read: {error}") from error
 
 

@@ -1,9 +1,10 @@
 """Encoders move to ranks of the launches that they feed, where those are idle at the time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from arachne.core.blocks import Block
 from arachne.core.cluster import Cluster
 from arachne.core.launch_inputs import input_launches
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
@@ -14,11 +15,17 @@ from arachne.mapper.retiming import in_order
 _SLACK_S = 1e-9
 
 
-def on_idle_ranks(plan: PlacedPlan, cluster: Cluster, costs: PlacementCosts) -> PlacedPlan:
+def on_idle_ranks(
+    plan: PlacedPlan,
+    cluster: Cluster,
+    costs: PlacementCosts,
+    groups: Set[Block] | None = None,
+) -> PlacedPlan:
     """The plan after all such moves that save GPU-seconds of handoffs, and let none come late.
 
     No start or duration changes. Encoders in order of start; each may move to neighbouring ranks of
-    a launch that it feeds, if they are like its own in number, nodes and speed.
+    a launch that it feeds, if they are like its own in number, nodes and speed; several ranks only
+    if they are one of `groups`, None being all.
     """
     launches = list(plan.launches)
     takers_of: defaultdict[int, list[PlacedLaunch]] = defaultdict(list)
@@ -36,7 +43,8 @@ def on_idle_ranks(plan: PlacedPlan, cluster: Cluster, costs: PlacementCosts) -> 
         options = [
             moved
             for moved in _moves(encoder, takers, cluster)
-            if not any(_overlap(encoder, other) for rank in moved.ranks for other in on_rank[rank])
+            if (groups is None or moved.degree == 1 or moved.ranks in groups)
+            and not any(_overlap(encoder, other) for rank in moved.ranks for other in on_rank[rank])
             and not any(_makes_late(moved, encoder, taker, costs) for taker in takers)
         ]
         best = min(

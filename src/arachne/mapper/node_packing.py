@@ -1,16 +1,20 @@
 """Which rank each GPU slot of a plan becomes, so that launches stay inside nodes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import ceil
 
+from arachne.core.blocks import Block
 from arachne.core.cluster import Cluster
 from arachne.core.plan import Launch, Plan
 from arachne.mapper.placement_costs import PlacementCosts
 
 
 def packed_ranks(
-    plan: Plan, cluster: Cluster, costs: PlacementCosts | None = None
+    plan: Plan,
+    cluster: Cluster,
+    costs: PlacementCosts | None = None,
+    groups: Set[Block] | None = None,
 ) -> tuple[int, ...]:
     """Of each slot its rank; slots keep their numbers unless other ranks communicate less.
 
@@ -18,6 +22,7 @@ def packed_ranks(
     no launch becomes slower by it: none leaves its node, shares fewer NICs, or splits more of its
     Ulysses groups over nodes, and all keep their GPUs' speeds. Less communication is fewer
     GPU-seconds by `costs`; without costs, fewer seconds of launches on more nodes than needed.
+    Launches of several GPUs come on some of `groups` only, which can meet; None stands for all.
     """
     own = tuple(range(plan.num_gpus))
     if all(_num_spare_nodes(launch, launch.gpus, cluster) == 0 for launch in plan.launches):
@@ -25,6 +30,8 @@ def packed_ranks(
     packed = _packed(plan, cluster)
     moved = [(launch, ranks_of(launch, packed)) for launch in plan.launches]
     if not all(_is_no_slower(launch, ranks, cluster) for launch, ranks in moved):
+        return own
+    if groups is not None and not all(len(r) == 1 or r in groups for _, r in moved):
         return own
     gain_s = sum(
         _communicate_s(launch, launch.gpus, cluster, costs)

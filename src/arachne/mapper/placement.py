@@ -4,6 +4,9 @@ Slots and ranks are numbered alike, and a planner prices a launch on the ranks w
 numbers. What is changed here never makes a launch slower than that.
 """
 
+from collections.abc import Set
+
+from arachne.core.blocks import Block
 from arachne.core.cluster import Cluster
 from arachne.core.errors import InfeasibleError
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
@@ -24,6 +27,7 @@ def place(
     intra_cascade: bool = True,
     inter_cascade: bool = True,
     costs: PlacementCosts | None = None,
+    groups: Set[Block] | None = None,
 ) -> PlacedPlan:
     """The plan on ranks, its launches in order of (start, ranks), and never longer than planned.
 
@@ -38,6 +42,8 @@ def place(
             (`mapper/encoders_apart.py`), and the plan may take longer.
         costs: Prices launches and handoffs on ranks. None leaves all times as planned, and encoders
             where they are.
+        groups: Ranks that a launch of several may have, as a runtime creates their groups ahead;
+            None stands for all.
 
     Raises:
         InfeasibleError: The plan is for another number of GPUs than the cluster has.
@@ -48,7 +54,9 @@ def place(
             f"{cluster.name!r} has {cluster.num_gpus}; plan for this cluster"
         )
     assert costs is not None or (intra_cascade and inter_cascade), "what gets longer needs a price"
-    rank_of_slot = packed_ranks(plan, cluster, costs) if intra_cascade else scattered_ranks(cluster)
+    rank_of_slot = (
+        packed_ranks(plan, cluster, costs, groups) if intra_cascade else scattered_ranks(cluster)
+    )
     if not inter_cascade:
         plan = encoders_apart(plan, cluster)
     placed = _on_ranks(plan, step, rank_of_slot)
@@ -56,7 +64,7 @@ def place(
         return placed
     if not inter_cascade:
         return retimed(placed, costs)
-    moved = near_inputs(on_idle_ranks(placed, cluster, costs), cluster, costs)
+    moved = near_inputs(on_idle_ranks(placed, cluster, costs, groups), cluster, costs)
     if not intra_cascade:
         return retimed(moved, costs)
     is_as_planned = moved == placed and rank_of_slot == tuple(range(plan.num_gpus))

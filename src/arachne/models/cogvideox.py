@@ -1,7 +1,6 @@
 """CogVideoX 1.0 with rotary embeddings (5B): text and video tokens go through the same weights.
 
-It was trained as DDPM to predict v = sqrt(a)·noise − sqrt(1 − a)·x0, and not on flow matching:
-`forward` returns what the class returns, and training refuses the family.
+It was trained as DDPM to predict v = sqrt(a)·noise − sqrt(1 − a)·x0, which is what `forward` gives.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ COGVIDEOX = DiffusersFamily(
     sizes=_sizes,
     options=_options,
     forward=_forward,
+    text_padding="kept",
     fixed=("time_embed_dim", "patch_size_t", "ofs_embed_dim", "use_learned_positional_embeddings"),
     check=_check,
-    not_trained="it predicts v along DDPM's noise levels, and only flow matching is trained",
 )

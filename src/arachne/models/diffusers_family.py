@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import SequenceLayout
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 Option = Callable[[str], Any]
 """The value of one option of a transformer's config.json."""
 
+TextPadding = Literal["masked", "seen", "kept"]
+"""What a family's text encoder makes of the padding after a caption, as its pipeline runs it.
+
+masked  words do not see it, and its states are zeros
+seen    words see it as if it were words; its own states are zeros, since the transformer masks them
+kept    words see it, and the transformer sees its states
+"""
+
 
 class Forward(Protocol):
     """One forward pass: packs the inputs as the class wants them, unpacks what it returns."""
@@ -27,7 +35,10 @@ class Forward(Protocol):
     def __call__(
         self, module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
     ) -> Tensor:
-        """The velocity noise − x0, shaped like the latents, at timesteps 0 (clean) to 1000."""
+        """What the family's objective predicts, at timesteps 0 (clean) to 1000.
+
+        It is shaped like the latents; for flow matching it is the velocity noise − x0.
+        """
         ...
 
 
@@ -51,9 +62,9 @@ class DiffusersFamily:
         options: Keywords of the constructor that follow from a shape; a config.json has to agree.
         forward: One forward pass; latents and text arrive in the type of the weights.
         prepare: Changes a new module where a launch could not split it as it is.
+        text_padding: What its text encoder makes of padding.
         fixed: Further options, which must have the class's own defaults.
         check: Raises ConfigError where the class cannot have these sizes.
-        not_trained: Why training refuses the family; empty if it can be trained.
         not_pretrained: Why training refuses its published weights; empty if it takes them.
     """
 
@@ -64,7 +75,7 @@ class DiffusersFamily:
     options: Callable[[ModelShape], dict[str, Any]]
     forward: Forward
     prepare: Callable[[nn.Module], None] = _as_it_is
+    text_padding: TextPadding = "masked"
     fixed: tuple[str, ...] = ()
     check: Callable[[ModelShape], None] = _any_shape
-    not_trained: str = ""
     not_pretrained: str = ""

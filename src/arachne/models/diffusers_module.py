@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from arachne.core.errors import ConfigError
@@ -22,6 +23,8 @@ from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import SequenceLayout
 from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.families import transformer_named
+from arachne.models.lora_names import PUBLISHED
+from arachne.models.published_file import published_keys, published_shape
 
 TIMESTEP_SCALE = 1000.0
 """Families were trained on timesteps 0..1000; they embed them in floating point, untruncated."""
@@ -52,10 +55,7 @@ class VideoTransformer:
     def predict(
         self, latents_BCFHW: torch.Tensor, sigma_B: torch.Tensor, text_BLD: torch.Tensor
     ) -> torch.Tensor:
-        """The velocity, shaped like the latents; see `interface.VideoModel.predict`.
-
-        A family that training refuses may give what its own objective predicts instead.
-        """
+        """What the objective predicts, like the latents; see `interface.VideoModel.predict`."""
         assert sigma_B.shape == latents_BCFHW.shape[:1] == text_BLD.shape[:1], "one batch"
         dtype = next(self.module.parameters()).dtype
         # In half precision neighbouring timesteps would fall together.
@@ -101,18 +101,75 @@ def load_transformer(
         ConfigError: The folder holds no such model, or one that needs more than text.
     """
     family = transformer_named(family_name)
-    transformer_folder = _transformer_folder(Path(folder))
-    options = _read_options(family, transformer_folder)
-    shape = _shape_of(family, options, transformer_folder, text_tokens)
+    found = transformer_folder(Path(folder))
+    options = _read_options(family, found)
+    shape = _shape_of(family, options, found, text_tokens)
     try:
         module = diffusers_class(family).from_pretrained(
-            str(transformer_folder), torch_dtype=torch.float32, local_files_only=True
+            str(found), torch_dtype=torch.float32, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"model.pretrained {str(transformer_folder)!r} has a config.json, but its weights "
+            f"model.pretrained {str(found)!r} has a config.json, but its weights "
             f"cannot be loaded: {error}"
         ) from error
+    module.train()
+    _cast_parameters(module, dtype)
+    family.prepare(module)
+    return VideoTransformer(family=family, shape=shape, module=module)
+
+
+def load_published_transformer(
+    family_name: str,
+    file: Path | str,
+    *,
+    dtype: torch.dtype,
+    text_tokens: int = 512,
+    head_size: int = 0,
+) -> VideoTransformer:
+    """A Wan from one safetensors file with the published names, which ComfyUI loads too.
+
+    Args:
+        family_name: A family with Wan's layers.
+        file: The file.
+        dtype: Of the parameters.
+        text_tokens: Text tokens of a clip.
+        head_size: Width of a head, which the file does not tell; 0 is that of published models.
+
+    Raises:
+        ConfigError: The file holds no such model, or other tensors than it has, or 8-bit ones.
+    """
+    family = transformer_named(family_name)
+    if family_name not in PUBLISHED:
+        raise ConfigError(
+            f"model.pretrained {str(file)!r} is one file, and the published names of "
+            f"{family_name!r} are not known; name a folder in diffusers' layout"
+        )
+    shape = published_shape(
+        Path(file), family=family_name, text_tokens=text_tokens, head_size=head_size
+    )
+    family.check(shape)
+    keys = published_keys(Path(file))
+    with torch.random.fork_rng(devices=[]):
+        module = diffusers_class(family)(**family.options(shape))
+    parameters = dict(module.named_parameters())
+    needed = {PUBLISHED[family_name](name): name for name in parameters}
+    for key in sorted(keys.keys() ^ needed.keys()):
+        what = "has" if key in keys else "lacks"
+        raise ConfigError(
+            f"model.pretrained {str(file)!r} {what} {key!r}; text-to-video training needs all of a "
+            "text-to-video Wan and no more"
+        )
+    with safe_open(Path(file), framework="pt") as opened, torch.no_grad():
+        for key, name in needed.items():
+            values = opened.get_tensor(keys[key])
+            if values.element_size() < 2 or values.shape != parameters[name].shape:
+                raise ConfigError(
+                    f"model.pretrained {str(file)!r} has {key!r} as {values.dtype} of shape "
+                    f"{tuple(values.shape)}; needed are 16 bits or more, and "
+                    f"{tuple(parameters[name].shape)}"
+                )
+            parameters[name].copy_(values)
     module.train()
     _cast_parameters(module, dtype)
     family.prepare(module)
@@ -158,7 +215,12 @@ def _cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
-def _transformer_folder(folder: Path) -> Path:
+def transformer_folder(folder: Path) -> Path:
+    """Where the transformer of a pipeline's folder lies: in `transformer`, or in it itself.
+
+    Raises:
+        ConfigError: There is none.
+    """
     for candidate in (folder / "transformer", folder):
         if (candidate / "config.json").is_file():
             return candidate

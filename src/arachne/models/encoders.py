@@ -5,6 +5,7 @@ from pathlib import Path
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.models.codec import DctCodec
+from arachne.models.families import transformer_named
 from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.models.pretrained_text import open_text_encoder
@@ -39,14 +40,20 @@ def text_encoder_named(
     name_or_folder: str,
     num_tokens: int,
     *,
+    family: str = "wan",
     hashed_size: int = HASHED_TEXT_SIZE,
     device: str = "cpu",
 ) -> TextEncoder:
-    """`hashed`, with states `hashed_size` wide, or the encoder in a folder.
+    """`hashed`, with states `hashed_size` wide, or the encoder in a folder, run as the family does.
 
     Raises:
         ConfigError: The folder holds no encoder that is known, or transformers is not installed.
     """
     if name_or_folder == "hashed":
         return HashedTextEncoder(num_tokens=num_tokens, text_size=hashed_size)
-    return open_text_encoder(Path(name_or_folder), num_tokens=num_tokens, device=device)
+    return open_text_encoder(
+        Path(name_or_folder),
+        num_tokens=num_tokens,
+        padding=transformer_named(family).text_padding,
+        device=device,
+    )

@@ -106,5 +106,5 @@ HUNYUAN_VIDEO15 = DiffusersFamily(
     prepare=_prepare,
     fixed=("patch_size_t", "use_meanflow"),
     check=_check,
-    not_trained="its autoencoder, of 4 frames x 16 pixels per latent, cannot be run yet",
+    not_pretrained="its text states come from Qwen2.5-VL, and only T5 encoders are run",
 )

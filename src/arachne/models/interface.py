@@ -16,9 +16,10 @@ from arachne.core.sequence_layout import SequenceLayout
 
 
 class VideoModel(Protocol):
-    """A video diffusion transformer that predicts the velocity of flow matching.
+    """A video diffusion transformer that predicts what its objective asks for.
 
-    The convention: x(sigma) = (1 − sigma) · x0 + sigma · noise, and velocity = noise − x0.
+    For flow matching x(sigma) = (1 − sigma) · x0 + sigma · noise, and it predicts the velocity
+    noise − x0. A model of DDPM gets its timestep / 1000 as sigma, and predicts v, noise or x0.
     """
 
     @property
@@ -39,9 +40,9 @@ class VideoModel(Protocol):
     def predict(
         self, latents_BCFHW: torch.Tensor, sigma_B: torch.Tensor, text_BLD: torch.Tensor
     ) -> torch.Tensor:
-        """The velocity at noise level `sigma_B` (0 = clean, 1 = noise), shaped like the latents.
+        """The prediction at noise level `sigma_B` (0 = clean, 1 = noise), shaped like the latents.
 
-        Every dtype may come in; the velocity has the latents' dtype.
+        Every dtype may come in; the prediction has the latents' dtype.
         """
         ...
 

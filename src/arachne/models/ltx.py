@@ -96,7 +96,7 @@ LTX = DiffusersFamily(
     sizes=_sizes,
     options=_options,
     forward=_forward,
+    text_padding="seen",
     fixed=("patch_size", "patch_size_t"),
     check=_check,
-    not_trained="its autoencoder, of 8 frames x 32 pixels per latent, cannot be run yet",
 )

@@ -123,5 +123,4 @@ MOCHI = DiffusersFamily(
     prepare=_prepare,
     fixed=("out_channels", "qk_norm"),
     check=_check,
-    not_trained="its autoencoder, of 6 frames x 8 pixels per latent, cannot be run yet",
 )

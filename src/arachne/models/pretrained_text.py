@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from arachne.core.errors import ConfigError
+from arachne.models.diffusers_family import TextPadding
 from arachne.models.pretrained_folder import content_digest, read_config
 
 _SETTING = "model.text_encoder"
@@ -29,6 +30,7 @@ class PretrainedTextEncoder:
         tokenizer_folder: Where the tokenizer lies.
         num_tokens: Rows of the result; a longer caption loses its end.
         text_size: Width of a token state.
+        padding: What it makes of the padding after a caption.
         device: Where it runs.
     """
 
@@ -36,12 +38,14 @@ class PretrainedTextEncoder:
     tokenizer_folder: Path
     num_tokens: int
     text_size: int
+    padding: TextPadding = "masked"
     device: str = "cpu"
 
     @property
     def fingerprint(self) -> str:
-        """Digest of config, weights and tokenizer, and the number of tokens."""
-        return f"text-{self.num_tokens}-{self._digest}"
+        """Digest of config, weights and tokenizer, the number of tokens, and the padding."""
+        padding = "" if self.padding == "masked" else f"{self.padding}-"
+        return f"text-{self.num_tokens}-{padding}{self._digest}"
 
     @cached_property
     def _digest(self) -> str:
@@ -49,7 +53,7 @@ class PretrainedTextEncoder:
 
     @torch.no_grad()
     def encode(self, caption: str) -> np.ndarray:
-        """Token states float32 [L, D]; rows after the caption's last token are zero, as in Wan."""
+        """Token states float32 [L, D]; what the rows after its last token hold, `padding` says."""
         tokens = self._tokenizer(
             clean_caption(caption),
             max_length=self.num_tokens,
@@ -60,9 +64,12 @@ class PretrainedTextEncoder:
         )
         mask_BL = tokens["attention_mask"].to(self.device)
         states_BLD = self._encoder(
-            input_ids=tokens["input_ids"].to(self.device), attention_mask=mask_BL
+            input_ids=tokens["input_ids"].to(self.device),
+            attention_mask=mask_BL if self.padding == "masked" else None,
         ).last_hidden_state
-        return (states_BLD * mask_BL[..., None])[0].to(torch.float32).cpu().numpy()
+        if self.padding != "kept":
+            states_BLD = states_BLD * mask_BL[..., None]
+        return states_BLD[0].to(torch.float32).cpu().numpy()
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -102,7 +109,7 @@ def clean_caption(caption: str) -> str:
 
 
 def open_text_encoder(
-    folder: Path, *, num_tokens: int, device: str = "cpu"
+    folder: Path, *, num_tokens: int, padding: TextPadding = "masked", device: str = "cpu"
 ) -> PretrainedTextEncoder:
     """The encoder in a diffusers pipeline's folder (`text_encoder` in it), or in the folder itself.
 
@@ -137,5 +144,6 @@ def open_text_encoder(
         tokenizer_folder=tokenizer_folder,
         num_tokens=num_tokens,
         text_size=int(config["d_model"]),
+        padding=padding,
         device=device,
     )

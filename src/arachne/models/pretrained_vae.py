@@ -13,22 +13,27 @@ import numpy as np
 import torch
 
 from arachne.core.errors import ConfigError, DataError
+from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.pretrained_folder import content_digest, read_config
 
 _SETTING = "model.video_encoder"
-_CLASS_NAME = "AutoencoderKLWan"
-_DEFAULT_COMPRESSION = {"scale_factor_temporal": 4, "scale_factor_spatial": 8}
-"""Wan 2.1's config.json has no such keys; the class then takes these."""
+
+_NEEDED = f"'dct', or a diffusers folder with one of {', '.join(AUTOENCODERS)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedVideoEncoder:
-    """Wan's causal video autoencoder; `open_video_encoder` checks a folder and makes one.
+    """A video autoencoder of diffusers; `open_video_encoder` checks a folder and makes one.
 
-    Latents are the mode of the encoder's distribution, normalised per channel with the config's
-    `latents_mean` and `latents_std`, as Wan was trained on them.
+    Latents are the mode of the encoder's distribution, normalised as diffusers' pipelines undo it:
+
+        latents = (mode − latents_mean) · scaling_factor / latents_std
+
+    with what the folder has of these three: Wan and Mochi mean and deviation by channel in the
+    config, LTX in the weights, CogVideoX and HunyuanVideo a factor alone.
 
     Attributes:
+        class_name: The class in diffusers.
         folder: Where config.json and the weights lie.
         latent_channels: Channels of the latents.
         temporal_compression: Frames per latent frame, the first frame apart.
@@ -36,6 +41,7 @@ class PretrainedVideoEncoder:
         device: Where it runs.
     """
 
+    class_name: str
     folder: Path
     latent_channels: int
     temporal_compression: int
@@ -70,7 +76,13 @@ class PretrainedVideoEncoder:
         """Frames uint8 [F, H, W, 3] of latents [C, f, h, w]."""
         mean, std = self._mean_and_std
         latents_BCFHW = torch.from_numpy(latents.astype(np.float32))[None].to(self.device)
-        pixels_BCFHW = self._vae.decode(latents_BCFHW * std + mean).sample
+        # LTX's later decoders remove noise as well; none was added: its pipeline's default.
+        timestep = (
+            (torch.zeros(1, device=self.device),)
+            if self._vae.config.get("timestep_conditioning")
+            else ()
+        )
+        pixels_BCFHW = self._vae.decode(latents_BCFHW * std + mean, *timestep).sample
         pixels_FHWC = ((pixels_BCFHW[0].clamp(-1.0, 1.0) + 1.0) * 127.5).round().permute(1, 2, 3, 0)
         return pixels_FHWC.to(torch.uint8).cpu().numpy()
 
@@ -95,9 +107,9 @@ class PretrainedVideoEncoder:
 
     @cached_property
     def _vae(self) -> Any:
-        from diffusers import AutoencoderKLWan  # pyright: ignore[reportPrivateImportUsage]
+        import diffusers
 
-        loader: Any = AutoencoderKLWan  # its decorated methods confuse type checkers
+        loader = getattr(diffusers, self.class_name)
         try:
             vae = loader.from_pretrained(
                 str(self.folder), torch_dtype=torch.float32, local_files_only=True
@@ -110,12 +122,17 @@ class PretrainedVideoEncoder:
 
     @cached_property
     def _mean_and_std(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Per-channel figures of the config, shaped to broadcast over [B, C, F, H, W]."""
-        mean, std = (
-            torch.tensor(values, dtype=torch.float32, device=self.device).view(1, -1, 1, 1, 1)
-            for values in (self._vae.config.latents_mean, self._vae.config.latents_std)
-        )
-        return mean, std
+        """What is subtracted and divided by, shaped to broadcast over [B, C, F, H, W]."""
+
+        def by_channel(name: str, otherwise: float) -> torch.Tensor:
+            values = self._vae.config.get(name)
+            if values is None:
+                values = dict(self._vae.named_buffers()).get(name)
+            found = torch.as_tensor([otherwise] if values is None else values)
+            return found.to(self.device, torch.float32).view(1, -1, 1, 1, 1)
+
+        factor = self._vae.config.get("scaling_factor", 1.0)
+        return by_channel("latents_mean", 0.0), by_channel("latents_std", 1.0) / factor
 
 
 def open_video_encoder(folder: Path, *, device: str = "cpu") -> PretrainedVideoEncoder:
@@ -128,18 +145,17 @@ def open_video_encoder(folder: Path, *, device: str = "cpu") -> PretrainedVideoE
     """
     if (folder / "vae" / "config.json").is_file():
         folder = folder / "vae"
-    needed = f"'dct', or a diffusers folder with an {_CLASS_NAME}"
-    config = read_config(folder, setting=_SETTING, needed=needed)
-    if config.get("_class_name") != _CLASS_NAME:
-        raise ConfigError(
-            f"{_SETTING} {str(folder)!r} holds a {config.get('_class_name')}; name {needed}"
-        )
-    temporal, spatial = (
-        int(config.get(name, default)) for name, default in _DEFAULT_COMPRESSION.items()
-    )
+    found = read_config(folder, setting=_SETTING, needed=_NEEDED)
+    class_name = str(found.get("_class_name"))
+    if class_name not in AUTOENCODERS:
+        raise ConfigError(f"{_SETTING} {str(folder)!r} holds a {class_name}; name {_NEEDED}")
+    kind = AUTOENCODERS[class_name]
+    config = kind.whole(found)
+    temporal, spatial = kind.compression(config)
     return PretrainedVideoEncoder(
+        class_name=class_name,
         folder=folder,
-        latent_channels=int(config.get("z_dim", 16)),
+        latent_channels=int(config[kind.channels]),
         temporal_compression=temporal,
         spatial_compression=spatial,
         device=device,

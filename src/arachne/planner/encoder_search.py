@@ -29,10 +29,16 @@ _LAST_SHARE = 0.3
 
 def plan_with_encoders(
     problem: PlanningProblem, variants: Variants, bound_s: float, planner: str
-) -> Plan:
-    """The best plan found that stays on one block tree."""
+) -> Plan | None:
+    """The best plan found that stays on one block tree; None if no tree has blocks for all clips.
+
+    A clip may fit on no degree but 12, say, and blocks of 12 exclude those of 8.
+    """
     rng = Random(problem.seed)
     trees = [Ways(costs) for costs in Trees(variants).of_all_kinds()]
+    trees = [ways for ways in trees if ways.can_run_all]
+    if not trees:
+        return None
     search = _encoding_first if trees[0].encoders[0] else _encoding_last
     order = search(problem, variants, trees, bound_s, rng)
     return scheduled_as_given(problem, planner, order.placements)

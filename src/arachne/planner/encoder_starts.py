@@ -85,15 +85,17 @@ class Ways:
         self._encoded: dict[bool, Encoded] = {}
 
     @property
+    def can_run_all(self) -> bool:
+        """Whether each shape has a block of some degree."""
+        return all(self.of(shape, 1) for shape in range(len(self.costs.variants.shapes)))
+
+    @property
     def can_split_encoders(self) -> bool:
         """Whether some encoder of this step has a choice of degrees."""
         return any(len(self.of(shape, 1)) > 1 for shape in self.encoders[0])
 
     def of(self, shape: int, num_clips: int) -> list[Way]:
-        """Every degree that runs such a chunk, least GPU time first.
-
-        A single clip has one: a tree that no block can be added to has all degrees.
-        """
+        """Every degree of the tree that runs such a chunk, least GPU time first."""
         known = self._known.get((shape, num_clips))
         if known is None:
             variants = self.costs.variants

@@ -1,16 +1,12 @@
 """The one message that a user reads when a cascade fits nowhere."""
 
+from arachne.core.blocks import allowed_degrees
 from arachne.core.cascade import Cascade
 from arachne.core.errors import InfeasibleError
 from arachne.core.units import bytes_text, count_text
 from arachne.cost.fitting import fitting_text, misfit_text
 from arachne.cost.model import CostModel
 from arachne.planner.problem import PlanningProblem
-
-_ADVICE = (
-    "raise planner.max_degree, lower planner.stack_tokens, data.resolution or data.frame_buckets, "
-    "or use more GPUs or GPUs with more memory"
-)
 
 _ENCODER_ADVICE = "encode such clips ahead, or use GPUs with more memory"
 
@@ -37,10 +33,27 @@ def does_not_fit(
         items = f" ({costs.memory(cascade, gpus).text})"
         fitting = fitting_text(costs, cascade, gpus)
     module = "" if cascade.module == "dit" else f" for its {cascade.module} encoder"
-    advice = _ADVICE if cascade.module == "dit" else _ENCODER_ADVICE
+    advice = _advice(problem, cascade) if cascade.module == "dit" else _ENCODER_ADVICE
     advice = f"{fitting}; or {advice}" if fitting else advice
     return InfeasibleError(
         f"{what} needs {bytes_text(needed_bytes)}{module} on each of "
         f"{count_text(len(gpus), 'GPU')}, but {bytes_text(costs.memory_bytes)} may be used{items}; "
         f"{advice}"
     )
+
+
+def _advice(problem: PlanningProblem, cascade: Cascade) -> str:
+    """What would help: a setting only where it is what holds the launch back."""
+    raising = "raise planner.max_degree, " if max(problem.degrees) < _most_degree(problem) else ""
+    lowered = "data.resolution or data.frame_buckets"
+    if cascade.num_clips > 1:
+        lowered = f"planner.stack_tokens, {lowered}"
+    return f"{raising}lower {lowered}, or use more GPUs or GPUs with more memory"
+
+
+def _most_degree(problem: PlanningProblem) -> int:
+    """The largest degree that `planner.max_degree` could allow."""
+    costs, most = problem.costs, problem.num_gpus
+    if isinstance(costs, CostModel) and costs.options.needs_heads and costs.options.ring == "none":
+        most = min(most, costs.model.num_heads)
+    return allowed_degrees(problem.num_gpus, most)[-1]

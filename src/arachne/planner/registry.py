@@ -6,6 +6,7 @@ from arachne.core.errors import ConfigError
 from arachne.planner import (
     fcp,
     flexsp,
+    gpipe,
     hotspa,
     knapformer,
     lb_mini,
@@ -65,20 +66,26 @@ def planner_named(name: str) -> Planner:
     Raises:
         ConfigError: No planner has this name, or only `arachne compare` knows it.
     """
-    if name in PEERS:
+    others = {**dict.fromkeys([*PEERS, gpipe.NAME], ""), **dict.fromkeys(EPOCH_PEERS, " --epoch")}
+    if name in others:
         raise ConfigError(
-            f"planner.name {name!r} is a model of another system, for `arachne compare` only; "
-            f"planners of runs: {', '.join(PLANNERS)}"
+            f"planner.name {name!r} is a model of another system, for `arachne compare"
+            f"{others[name]}` only; planners of runs: {', '.join(PLANNERS)}"
         )
     return _looked_up(name, PLANNERS, "planner.name")
 
 
 def compared_planner_named(name: str) -> Planner:
-    """Look up a planner or a peer.
+    """Look up a planner or a peer that plans the sampler's steps.
 
     Raises:
-        ConfigError: Neither has this name.
+        ConfigError: Neither has this name, or only `arachne compare --epoch` knows it.
     """
+    if name in EPOCH_PEERS:
+        raise ConfigError(
+            f"planner {name!r} draws its batches from buckets, and is compared over an epoch; "
+            "leave it out here, and add --epoch CLIPS"
+        )
     return _looked_up(name, PLANNERS | PEERS, "planner")
 
 

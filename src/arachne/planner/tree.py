@@ -34,20 +34,29 @@ def plan_arachne(problem: PlanningProblem) -> Plan:
     """The shortest plan found: a degree, a block and a place in the order for each cascade.
 
     Raises:
-        InfeasibleError: A clip fits on no block of any allowed degree.
+        InfeasibleError: A clip fits on no block of any allowed degree, or all clips together need
+            blocks that cross.
     """
     variants = Variants(problem)
     bound_s = lower_bound_s(problem, variants)
-    plans = _baseline_plans(problem)
+    plans = baseline_plans(problem)
     if problem.has_encoders:
-        plans.append(plan_with_encoders(problem, variants, bound_s, NAME))
+        if found := plan_with_encoders(problem, variants, bound_s, NAME):
+            plans.append(found)
     elif best := searched(variants, plans, bound_s):
         plans.append(scheduled_as_given(problem, NAME, best.placements()))
+    if not plans:
+        raise InfeasibleError(
+            f"planner {NAME!r}: each clip fits on some blocks, but no set of blocks of which any "
+            "two are nested or apart has one for each; needed: more memory on each GPU, such as "
+            "by planner.recompute = 'auto', or encoders that run before training"
+        )
     shortest = min(plans, key=lambda plan: plan.makespan_s)
     return replace(shortest, planner=NAME)
 
 
-def _baseline_plans(problem: PlanningProblem) -> list[Plan]:
+def baseline_plans(problem: PlanningProblem) -> list[Plan]:
+    """Plans of all baselines that find one."""
     plans: list[Plan] = []
     for planner in BASELINES:
         try:

@@ -7,27 +7,27 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
 from statistics import mean
-from typing import Any
 
 from arachne.core.bucket import Bucket
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import BUSY_KINDS, SpanKind, Trace
 from arachne.core.units import seconds_text
+from arachne.reporting.chart_parts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Figure,
+    axes_layout,
+    line_trace,
+    rounded,
+)
 from arachne.reporting.comparison import Strategy
 from arachne.reporting.launch_text import launch_name
 from arachne.reporting.run_files import Metrics, StepMetrics
 from arachne.reporting.shape_colours import Paint
 
-Figure = dict[str, Any]
-
-BLUE = "#0072B2"
-ORANGE = "#E69F00"
-GREEN = "#009E73"
-GREY = "#8a94a6"
-
-_MAX_POINTS = 2000
 _MAX_LAUNCHES = 4000
-_HEIGHT_PX = 300
 
 
 def loss_figure(metrics: Metrics) -> Figure | None:
@@ -39,14 +39,16 @@ def loss_figure(metrics: Metrics) -> Figure | None:
     is_long = len(train) >= 30
     data: list[Figure] = []
     if train:
-        data.append(_line(train, "training", BLUE, width=1.2 if is_long else 2.2))
+        data.append(line_trace(train, "training", BLUE, width=1.2 if is_long else 2.2))
         data[0]["opacity"] = 0.65 if is_long else 1.0
     if is_long:
         window = max(5, len(train) // 20)
-        data.append(_line(_running_mean(train, window), f"mean of {window} steps", BLUE, width=2.6))
+        data.append(
+            line_trace(_running_mean(train, window), f"mean of {window} steps", BLUE, width=2.6)
+        )
     if held_out:
-        data.append(_line(held_out, "held out", ORANGE, width=2.2, has_markers=True))
-    return {"data": data, "layout": _layout("step", "loss", has_legend=len(data) > 1)}
+        data.append(line_trace(held_out, "held out", ORANGE, width=2.2, has_markers=True))
+    return {"data": data, "layout": axes_layout("step", "loss", has_legend=len(data) > 1)}
 
 
 def idle_figure(metrics: Metrics) -> Figure | None:
@@ -56,9 +58,9 @@ def idle_figure(metrics: Metrics) -> Figure | None:
     ]
     if len(points) < 2:
         return None
-    line = _line(points, "idle ratio", GREEN, width=2.0)
+    line = line_trace(points, "idle ratio", GREEN, width=2.0)
     line |= {"fill": "tozeroy", "fillcolor": "rgba(0, 158, 115, 0.14)"}
-    layout = _layout("step", "idle ratio (%)", has_legend=False)
+    layout = axes_layout("step", "idle ratio (%)", has_legend=False)
     layout["yaxis"] |= {"rangemode": "tozero"}
     return {"data": [line], "layout": layout}
 
@@ -69,10 +71,10 @@ def step_time_figure(metrics: Metrics) -> Figure | None:
     for name, colour, pick in (("measured", BLUE, _measured_s), ("modelled", ORANGE, _modelled_s)):
         points = [(row.step, value) for row in metrics.train if (value := pick(row)) is not None]
         if len(points) >= 2:
-            series.append(_line(points, name, colour, width=2.0))
+            series.append(line_trace(points, name, colour, width=2.0))
     if not series:
         return None
-    layout = _layout("step", "step time (s)", has_legend=True)
+    layout = axes_layout("step", "step time (s)", has_legend=True)
     layout["yaxis"] |= {"rangemode": "tozero"}
     return {"data": series, "layout": layout}
 
@@ -99,12 +101,12 @@ def balance_figure(traces: Sequence[Trace]) -> Figure | None:
                     "type": "bar",
                     "name": label,
                     "x": list(range(world_size)),
-                    "y": [_round(1e3 * value) for value in totals[name]],
+                    "y": [rounded(1e3 * value) for value in totals[name]],
                     "marker": {"color": colour},
                     "hovertemplate": "rank %{x}: %{y:.4~g} ms",
                 }
             )
-    layout = _layout("rank", "mean time per step (ms)", has_legend=True)
+    layout = axes_layout("rank", "mean time per step (ms)", has_legend=True)
     layout |= {"barmode": "stack", "bargap": 0.25 if world_size <= 64 else 0}
     layout["legend"] |= {"traceorder": "normal"}
     layout["xaxis"] |= {"dtick": max(1, -(-world_size // 16)), "tick0": 0}
@@ -153,7 +155,7 @@ def prediction_figure(
         }
     ]
     data += [_cloud(rows, paints.get(bucket)) for bucket, rows in sorted(points.items())]
-    layout = _layout("predicted (ms)", "measured (ms)", has_legend=False)
+    layout = axes_layout("predicted (ms)", "measured (ms)", has_legend=False)
     layout["hovermode"] = "closest"
     for axis in ("xaxis", "yaxis"):
         layout[axis] |= _decades(low, high)
@@ -177,8 +179,8 @@ def _cloud(rows: Sequence[tuple[float, float, str]], paint: Paint | None) -> Fig
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [_round(row[0]) for row in rows],
-        "y": [_round(row[1]) for row in rows],
+        "x": [rounded(row[0]) for row in rows],
+        "y": [rounded(row[1]) for row in rows],
         "hovertext": [row[2] for row in rows],
         "hoverinfo": "text",
         "marker": {"color": paint.colour if paint else GREY, "size": 8, "opacity": 0.75},
@@ -219,7 +221,7 @@ def comparison_figure(strategies: Sequence[Strategy]) -> Figure | None:
             )
     if not data:
         return None
-    layout = _layout("", "step time (s)", has_legend=True)
+    layout = axes_layout("", "step time (s)", has_legend=True)
     layout |= {"barmode": "group", "bargap": 0.35, "hovermode": "closest"}
     layout["xaxis"] |= {"type": "category", "showgrid": False}
     layout["yaxis"] |= {"rangemode": "tozero"}
@@ -239,46 +241,3 @@ def _running_mean(points: Sequence[tuple[int, float]], window: int) -> list[tupl
         (points[end - 1][0], mean(value for _, value in points[max(0, end - window) : end]))
         for end in range(1, len(points) + 1)
     ]
-
-
-def _line(
-    points: Sequence[tuple[int, float]],
-    name: str,
-    colour: str,
-    *,
-    width: float,
-    has_markers: bool = False,
-) -> Figure:
-    """A line through at most 2,000 evenly chosen points, the last one always among them."""
-    stride = -(-len(points) // _MAX_POINTS)
-    chosen = [*points[::stride]]
-    if chosen[-1] != points[-1]:
-        chosen.append(points[-1])
-    is_sparse = len(chosen) <= 24
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if has_markers or is_sparse else "lines",
-        "name": name,
-        "x": [step for step, _ in chosen],
-        "y": [_round(value) for _, value in chosen],
-        "line": {"color": colour, "width": width},
-        "marker": {"size": 6},
-        "hovertemplate": "%{y:.4~g}",
-    }
-
-
-def _round(value: float) -> float:
-    """Six significant digits: enough to draw, short to store."""
-    return float(f"{value:.6g}")
-
-
-def _layout(x_title: str, y_title: str, *, has_legend: bool) -> Figure:
-    return {
-        "height": _HEIGHT_PX,
-        "margin": {"l": 62, "r": 16, "t": 34 if has_legend else 14, "b": 50},
-        "hovermode": "x unified",
-        "showlegend": has_legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        "xaxis": {"title": {"text": x_title}, "zeroline": False},
-        "yaxis": {"title": {"text": y_title}, "zeroline": False, "automargin": True},
-    }

@@ -7,7 +7,7 @@ from html import escape
 from arachne.core.batch import Batch
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import Trace
-from arachne.reporting.charts import Figure
+from arachne.reporting.chart_parts import Figure
 from arachne.reporting.comparison import REFERENCE
 from arachne.reporting.epoch_figures import (
     EPOCH_COLUMNS,
@@ -56,7 +56,8 @@ def render_comparison(
         epoch: Rows of a second table, of systems that train other clips in a step.
         beneath: Sentences beneath the planners' table.
     """
-    paints = shape_paints(clip.bucket for clip in batch.clips)
+    launched = {launch.cascade.bucket for step in steps for launch in step.plan.launches}
+    paints = shape_paints(launched)  # encoders may run for shapes of the next batch
     lengths_s = [step.trace.iteration_s for step in steps]
     shown_s = min(max(lengths_s), _SHOWN_LENGTHS * min(lengths_s)) if steps else 0.0
     drawn: dict[str, Figure] = {}
@@ -69,7 +70,8 @@ def render_comparison(
             f'<div class="panel"><h3>{escape(step.name)}</h3>'
             f'<div class="chart" data-figure="timeline-{escape(step.name)}"></div></div>'
         )
-    legend = shape_legend(paints, has_unknown=False, has_measured=False)
+    plans, traces = [step.plan for step in steps], [step.trace for step in steps]
+    legend = shape_legend(paints, plans, traces, has_unknown=False)
     body = (
         f"{notes_list([*failures(figures), *epoch_notes(epoch)])}<h2>Planners</h2>"
         "<p class='why'>Simulated on the same batches. A plan with more than one phase has "

@@ -29,6 +29,8 @@ class Headlines:
         launch_error: Median of |promised / measured − 1| over launches, by step; of the last tenth
             of the steps, at least 10, since the cost model is corrected as the run goes on.
         tokens_per_s: Median over the steps.
+        mfu: Model FLOPs utilisation, median over the steps.
+        peak_memory_bytes: Of the rank and step that needed most.
         clips: Clips of the ledger by status.
     """
 
@@ -46,6 +48,8 @@ class Headlines:
     model_error_p95: float | None
     launch_error: float | None
     tokens_per_s: float | None
+    mfu: float | None
+    peak_memory_bytes: float | None
     clips: dict[str, int] | None
 
 
@@ -75,6 +79,11 @@ def headlines(metrics: Metrics, ledger: Ledger | None, ranks: int | None) -> Hea
         launch_error=_median([row.launch_error for row in train[-max(10, len(train) // 10) :]]),
         tokens_per_s=_median(
             [row.tokens / row.step_s for row in train if row.tokens and row.step_s]
+        ),
+        mfu=_median([row.mfu for row in train]),
+        peak_memory_bytes=max(
+            (row.peak_memory_bytes for row in train if row.peak_memory_bytes is not None),
+            default=None,
         ),
         clips=ledger.counts if ledger is not None else None,
     )

@@ -1,7 +1,7 @@
 """JSON Lines files that a killed run may have left with a torn line."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -23,9 +23,10 @@ class JsonLines(Generic[T]):
 
 
 class _Head(msgspec.Struct):
-    """The one field that decides whether a line is worth reading."""
+    """The fields that decide whether a line is worth reading."""
 
     step: int
+    kind: str = ""
 
 
 def append_line(path: Path, line: str) -> None:
@@ -95,6 +96,26 @@ def steps_in(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return tuple(sorted(found))
+
+
+def keep_lines(path: Path, is_kept: Callable[[int, str], bool]) -> None:
+    """Drop lines for good, by their `step` and `kind` (empty if they have none); torn ones too.
+
+    The file is replaced in one go: a kill leaves either the old or the new one. A missing file
+    stays missing.
+    """
+    if not path.exists():
+        return
+    partial = path.with_name(path.name + ".partial")
+    with path.open("rb") as file, partial.open("wb") as kept:
+        for line in file:
+            try:
+                head = msgspec.json.decode(line, type=_Head)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+            if is_kept(head.step, head.kind):
+                kept.write(line if line.endswith(b"\n") else line + b"\n")
+    partial.replace(path)
 
 
 def _wrong_line(path: Path, number: int, error: Exception) -> DataError:

@@ -5,9 +5,10 @@ from html import escape
 from pathlib import Path
 
 from arachne.core.bucket import Bucket
+from arachne.core.trace import Trace
 from arachne.core.units import count_text
+from arachne.reporting.chart_parts import Figure
 from arachne.reporting.charts import (
-    Figure,
     balance_figure,
     comparison_figure,
     idle_figure,
@@ -30,6 +31,12 @@ from arachne.reporting.page_parts import (
 from arachne.reporting.report_data import ReportData, read_report_data
 from arachne.reporting.shape_colours import Paint, shape_paints
 from arachne.reporting.timeline import timeline
+from arachne.reporting.watching_charts import (
+    bucket_loss_figure,
+    noise_level_figure,
+    unevenness_figure,
+    utilisation_figure,
+)
 
 _TIMES = "Times are wall-clock seconds on the ranks."
 
@@ -63,7 +70,7 @@ def render_report(source: Path | ReportData) -> str:
         _timeline_section(data, steps, paints, figures),
         _balance_section(data, figures),
         _model_section(data, paints, figures),
-        _learning_section(data, figures),
+        _learning_section(data, paints, figures),
         _strategies_section(data, figures),
         _samples_section(data),
         _ledger_section(data),
@@ -92,17 +99,20 @@ def _timeline_section(
             "so there is no timeline; set logging.trace_every to 1 or more.</p>"
         )
     modelled_s = {row.step: row.modelled_step_s for row in data.metrics.train}
+    drawn: list[Trace] = []
     for chosen in steps:
         step, plan = chosen.step, data.plans.get(chosen.step)
         traces = [data.traces[step]] if step in data.traces else []
         if plan is not None:
             traces.append(modelled_trace(plan, modelled_s.get(step)))
+        drawn += traces
         figures[f"step-{step}"] = timeline(
             traces, plan, batch=data.batches.get(step), paints=paints
         )
     default = next((c for c in steps if c.reason == "typical"), steps[-1])
     has_unknown = any(step not in data.plans for step in data.traces)
-    legend = shape_legend(paints, has_unknown=has_unknown, has_measured=bool(data.traces))
+    plans = [data.plans[chosen.step] for chosen in steps if chosen.step in data.plans]
+    legend = shape_legend(paints, plans, drawn, has_unknown=has_unknown)
     pressed = [_step_button(chosen, is_pressed=chosen is default) for chosen in steps]
     buttons = f'<div class="steps" role="group" aria-label="step">{"".join(pressed)}</div>'
     return (
@@ -165,6 +175,18 @@ def _balance_section(data: ReportData, figures: dict[str, Figure]) -> str:
             "even blue columns are a fair share of the work.",
             figure=balance_figure(traces),
         ),
+        _Chart(
+            name="utilisation",
+            title="Model FLOPs utilisation",
+            why="The model's own FLOPs against the matmul rate of the cluster at the run's start.",
+            figure=utilisation_figure(data.metrics),
+        ),
+        _Chart(
+            name="unevenness",
+            title="Unevenness and waiting for data",
+            why="Deviation of the ranks' FLOP rates over their mean; rank time spent on loading.",
+            figure=unevenness_figure(data.metrics),
+        ),
     ]
     return _section("Balance", charts, figures)
 
@@ -189,14 +211,45 @@ def _model_section(
     return _section("Cost model", charts, figures)
 
 
-def _learning_section(data: ReportData, figures: dict[str, Figure]) -> str:
-    chart = _Chart(
-        name="loss",
-        title="Loss",
-        why="It depends on the clips and the seed, not on how the work was spread over ranks.",
-        figure=loss_figure(data.metrics),
-    )
-    return _section("Learning", [chart], figures)
+def _learning_section(
+    data: ReportData, paints: dict[Bucket, Paint], figures: dict[str, Figure]
+) -> str:
+    train, held_out = data.metrics.train, data.metrics.validation
+    newest = "Running means over the newest 64 clips of each."
+    same_noise = "The same clips and the same noise every time."
+    charts = [
+        _Chart(
+            name="loss",
+            title="Loss",
+            why="It depends on the clips and the seed, not on how the work was spread over ranks.",
+            figure=loss_figure(data.metrics),
+        ),
+        _Chart(
+            name="held-out-noise",
+            title="Held-out loss by noise level",
+            why=same_noise,
+            figure=noise_level_figure(held_out),
+        ),
+        _Chart(
+            name="loss-noise",
+            title="Training loss by noise level",
+            why=newest + " Quarters of the level, from clean to noise.",
+            figure=noise_level_figure(train),
+        ),
+        _Chart(
+            name="loss-shape",
+            title="Training loss by shape",
+            why=newest + " At most the eight largest shapes.",
+            figure=bucket_loss_figure(train, paints),
+        ),
+        _Chart(
+            name="held-out-shape",
+            title="Held-out loss by shape",
+            why=same_noise,
+            figure=bucket_loss_figure(held_out, paints),
+        ),
+    ]
+    return _section("Learning", charts, figures)
 
 
 def _strategies_section(data: ReportData, figures: dict[str, Figure]) -> str:

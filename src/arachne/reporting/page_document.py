@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from html import escape
 
-from arachne.reporting.charts import Figure
+from arachne.reporting.chart_parts import Figure
 from arachne.reporting.page_script import SCRIPT
 from arachne.reporting.page_style import STYLE
 

@@ -1,18 +1,20 @@
 """The parts of a report page that are plain HTML: cards, tables, pictures. All text is escaped."""
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 from arachne.core.bucket import Bucket
 from arachne.core.ledger import Ledger, LedgerRow
-from arachne.core.units import count_text
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.trace import Trace
+from arachne.core.units import bytes_text, count_text
 from arachne.reporting.comparison import Strategy, reference_of
 from arachne.reporting.headlines import Headlines
 from arachne.reporting.report_data import Sample
 from arachne.reporting.shape_colours import UNKNOWN_COLOUR, Paint
 from arachne.reporting.tables import duration_text, share_text
-from arachne.reporting.timeline import KIND_COLOURS, KIND_NAMES
+from arachne.reporting.timeline import ENCODER_OPACITY, KIND_COLOURS, KIND_NAMES, drawn_kinds
 
 MAX_LEDGER_ROWS = 200
 _STATUS_ORDER = ("rejected", "trimmed", "kept")
@@ -51,6 +53,11 @@ def headline_cards(figures: Headlines) -> str:
         cards.append(card("Throughput", f"{_large(figures.tokens_per_s)} tokens/s", sub))
     elif figures.ranks is not None:
         cards.append(card("Ranks", f"{figures.ranks:,}"))
+    if figures.mfu is not None:
+        cards.append(card("MFU", share_text(figures.mfu), "model FLOPs utilisation, median"))
+    if figures.peak_memory_bytes is not None:
+        peak = bytes_text(figures.peak_memory_bytes)
+        cards.append(card("Peak memory", peak, "of the rank that needed most"))
     if figures.clips is not None:
         used = figures.clips["kept"] + figures.clips["trimmed"]
         sub = ", ".join(f"{figures.clips[status]:,} {status}" for status in figures.clips)
@@ -82,13 +89,23 @@ def _modelled_sub(figures: Headlines) -> str:
     return f"median, measured; modelled {duration_text(figures.modelled_step_s)}"
 
 
-def shape_legend(paints: Mapping[Bucket, Paint], *, has_unknown: bool, has_measured: bool) -> str:
-    """Which colour is which shape, and what the grey stretches are."""
+def shape_legend(
+    paints: Mapping[Bucket, Paint],
+    plans: Iterable[PlacedPlan],
+    traces: Collection[Trace],
+    *,
+    has_unknown: bool,
+) -> str:
+    """Which colour is which shape, and what else the timelines of these plans and traces draw."""
     items = [_swatch(_background(paint), str(bucket)) for bucket, paint in paints.items()]
+    modules = {launch.cascade.module for plan in plans for launch in plan.launches}
+    if modules - {"dit"}:
+        ground = _background(next(iter(paints.values())))
+        items.append(_swatch(ground, "encoders of a shape (pale)", opacity=ENCODER_OPACITY))
     if has_unknown:
         items.append(_swatch(UNKNOWN_COLOUR, "launch without a stored plan"))
-    kinds = ("wait", "load", "reduce", "optimizer") if has_measured else ("wait", "reduce")
-    items += [_swatch(KIND_COLOURS[kind], KIND_NAMES[kind]) for kind in kinds]
+    kinds = drawn_kinds(traces)
+    items += [_swatch(KIND_COLOURS[kind], KIND_NAMES[kind]) for kind in KIND_NAMES if kind in kinds]
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -99,8 +116,11 @@ def _background(paint: Paint) -> str:
     return f"repeating-linear-gradient({angle}deg, {paint.colour} 0 3px, #fff 3px 4.5px)"
 
 
-def _swatch(background: str, label: str) -> str:
-    return f'<li><span class="swatch" style="background:{background}"></span>{escape(label)}</li>'
+def _swatch(background: str, label: str, *, opacity: float = 1.0) -> str:
+    style = f"background:{background}"
+    if opacity < 1.0:
+        style += f";opacity:{opacity:g}"
+    return f'<li><span class="swatch" style="{style}"></span>{escape(label)}</li>'
 
 
 def strategies_table(strategies: Sequence[Strategy]) -> str:

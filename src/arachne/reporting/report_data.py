@@ -9,7 +9,7 @@ from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import Trace
-from arachne.core.units import bytes_text
+from arachne.core.units import bytes_text, count_text
 from arachne.reporting.comparison import Strategy, read_comparison
 from arachne.reporting.headlines import Headlines, headlines
 from arachne.reporting.modelled_trace import modelled_trace
@@ -19,6 +19,7 @@ from arachne.reporting.run_files import (
     METRICS,
     PLANS,
     SAMPLES,
+    SHEET,
     TRACES,
     Metrics,
     read_batches,
@@ -31,6 +32,7 @@ MAX_TRACED_STEPS = 64
 """Steps whose spans are read; a long run is sampled evenly, its first and last step included."""
 
 _MAX_SAMPLES = 24
+_MAX_SHEETS = 8
 _MAX_SAMPLE_BYTES = 4_000_000
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -168,19 +170,31 @@ def _strategies(run_dir: Path, notes: list[str]) -> tuple[Strategy, ...]:
 
 
 def _samples(run_dir: Path, notes: list[str]) -> tuple[Sample, ...]:
-    paths = sorted((run_dir / SAMPLES).glob("*.png"))
+    folder = run_dir / SAMPLES
+    pictures = sorted(folder.glob("*.png"))
+    sheets = sorted(folder.glob(f"step-*/{SHEET}"), reverse=True)
+    shown = {path: path.stem for path in pictures[:_MAX_SAMPLES]}
+    shown |= {path: _sheet_name(path) for path in sheets[:_MAX_SHEETS]}
     samples: list[Sample] = []
-    for path in paths[:_MAX_SAMPLES]:
+    for path, name in shown.items():
         png = path.read_bytes()
         if not png.startswith(_PNG_SIGNATURE):
-            notes.append(f"{SAMPLES}/{path.name} is not a PNG picture; left out")
+            notes.append(f"{path.relative_to(run_dir)} is not a PNG picture; left out")
         elif len(png) > _MAX_SAMPLE_BYTES:
             notes.append(
-                f"{SAMPLES}/{path.name} has {bytes_text(len(png))}; pictures above "
+                f"{path.relative_to(run_dir)} has {bytes_text(len(png))}; pictures above "
                 f"{bytes_text(_MAX_SAMPLE_BYTES)} are left out"
             )
         else:
-            samples.append(Sample(name=path.stem, png=png))
-    if len(paths) > _MAX_SAMPLES:
-        notes.append(f"{SAMPLES}: the first {_MAX_SAMPLES} of {len(paths)} pictures are shown")
+            samples.append(Sample(name=name, png=png))
+    if len(pictures) > _MAX_SAMPLES:
+        notes.append(f"{SAMPLES}: the first {_MAX_SAMPLES} of {len(pictures)} pictures are shown")
+    if len(sheets) > _MAX_SHEETS:
+        notes.append(f"{SAMPLES}: the newest {_MAX_SHEETS} of {len(sheets)} sheets are shown")
     return tuple(samples)
+
+
+def _sheet_name(path: Path) -> str:
+    """`after 100 steps` for `step-000100/sheet.png`."""
+    step = int(path.parent.name.removeprefix("step-"))
+    return f"after {count_text(step, 'step')}" if step else "before the first step"

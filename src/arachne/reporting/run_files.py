@@ -9,6 +9,8 @@ RUN_DIR/
 ├── ledger.parquet          the manifest: what became of each clip
 ├── comparison.json         strategies against each other, if they were compared
 ├── samples/*.png           pictures, if some were drawn
+├── samples/step-000100/    videos 0.mp4, 1.mp4 … drawn after so many steps, and their sheet.png
+├── tensorboard/            event files
 ├── report.html             the page
 └── trace.perfetto.json     for https://ui.perfetto.dev
 """
@@ -21,7 +23,7 @@ from arachne.core.batch import Batch
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.core.strict_json import to_json
-from arachne.reporting.json_lines import append_line, read_json_lines
+from arachne.reporting.json_lines import append_line, keep_lines, read_json_lines
 
 RESOLVED_CONFIG = "run.resolved.toml"
 METRICS = "metrics.jsonl"
@@ -33,6 +35,9 @@ COMPARISON = "comparison.json"
 SAMPLES = "samples"
 REPORT = "report.html"
 PERFETTO = "trace.perfetto.json"
+TENSORBOARD = "tensorboard"
+WANDB_ID = "wandb-id.txt"
+SHEET = "sheet.png"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +49,25 @@ class StepMetrics:
     Attributes:
         step: The optimizer step.
         loss: Mean over the step's clips by their weights; None if it was not finite.
-        kind: `validation` rows hold a held-out loss, and nothing else has to be set.
+        kind: `validation` rows hold a held-out loss, and nothing else has to be set; their step is
+            the number of steps done.
         grad_norm: Global norm before clipping.
         lr: Learning rate of this step.
         step_s: Measured seconds.
         idle_ratio: Measured idle ratio, 0 to 1.
         tokens: Video tokens that were trained.
+        clips: Clips that were trained.
+        tokens_per_s: Video tokens per second, over all ranks.
+        clips_per_s: Clips per second, over all ranks.
+        mfu: Model FLOPs utilisation: the batch's FLOPs, recomputation not counted, over ranks,
+            seconds, and the matmul rate of the run's cluster as it was at the start.
+        flop_rate_cv: Coefficient of variation of the ranks' FLOP rates; 0 is an even step.
+        load_share: Part of the ranks' time that went into waiting for clips.
+        peak_memory_bytes: Of the rank that needed most.
+        time_left_s: Seconds to the last step at the pace of the newest steps.
+        bucket_losses: Mean loss by bucket: of training the newest clips, of validation all.
+        sigma_losses: Mean loss by noise level. Training: quarters of the level, q1 the least noise.
+            Validation: its levels in order, q1 the least noise.
         modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
         launch_error: Median over the step's launches of |promised / measured − 1|.
         planner: Who made the step's plan.
@@ -63,6 +81,16 @@ class StepMetrics:
     step_s: float | None = None
     idle_ratio: float | None = None
     tokens: int | None = None
+    clips: int | None = None
+    tokens_per_s: float | None = None
+    clips_per_s: float | None = None
+    mfu: float | None = None
+    flop_rate_cv: float | None = None
+    load_share: float | None = None
+    peak_memory_bytes: float | None = None
+    time_left_s: float | None = None
+    bucket_losses: dict[str, float] | None = None
+    sigma_losses: dict[str, float] | None = None
     modelled_step_s: float | None = None
     launch_error: float | None = None
     planner: str | None = None
@@ -75,6 +103,11 @@ class Metrics:
     train: tuple[StepMetrics, ...] = ()
     validation: tuple[StepMetrics, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def samples_dir(run_dir: Path, step: int) -> Path:
+    """Where the videos lie that were drawn after so many steps."""
+    return run_dir / SAMPLES / f"step-{step:06d}"
 
 
 def rank_log_path(run_dir: Path, rank: int) -> Path:
@@ -90,6 +123,21 @@ class RunWriter:
     """
 
     run_dir: Path
+
+    def go_on_from(self, step: int, rank: int) -> None:
+        """Drop what was written of this step and later ones, which are about to be done again.
+
+        Every rank drops its own log's lines, rank 0 those of the shared files. A held-out loss
+        that was measured after `step` steps stays: it is of the weights that the run goes on with.
+        """
+
+        def is_kept(of: int, kind: str) -> bool:
+            return of < step or (kind == "validation" and of == step)
+
+        keep_lines(rank_log_path(self.run_dir, rank), is_kept)
+        if rank == 0:
+            for name in (METRICS, PLANS, BATCHES):
+                keep_lines(self.run_dir / name, is_kept)
 
     def write_metrics(self, metrics: StepMetrics) -> None:
         """Append one row to `metrics.jsonl`."""

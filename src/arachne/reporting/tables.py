@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.table import Table
 
-from arachne.core.units import count_text, seconds_text
+from arachne.core.units import bytes_text, count_text, seconds_text
 from arachne.reporting.comparison import Strategy, reference_of
 from arachne.reporting.headlines import Headlines
 
@@ -59,9 +59,19 @@ def summary_lines(figures: Headlines) -> list[tuple[str, str]]:
         lines.append(("launch error", f"{share_text(figures.launch_error)} of late (median)"))
     if figures.tokens_per_s is not None:
         lines.append(("throughput", f"{figures.tokens_per_s:,.0f} tokens/s (median)"))
+    lines += _machine_lines(figures)
     if figures.clips is not None:
         parts = [f"{number:,} {status}" for status, number in figures.clips.items()]
         lines.append(("clips", ", ".join(parts)))
+    return lines
+
+
+def _machine_lines(figures: Headlines) -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    if figures.mfu is not None:
+        lines.append(("utilisation", f"{share_text(figures.mfu)} of the matmul rate (median)"))
+    if figures.peak_memory_bytes is not None:
+        lines.append(("peak memory", f"{bytes_text(figures.peak_memory_bytes)} on one rank"))
     return lines
 
 

@@ -41,7 +41,8 @@ KIND_NAMES: Mapping[SpanKind, str] = {
     "optimizer": "optimizer",
 }
 
-_ENCODER_OPACITY = 0.45
+ENCODER_OPACITY = 0.45
+"""Of the bars of encoders, beside those of training."""
 
 _VEIL = "rgba(236, 239, 244, 0.72)"
 _EDGE = "rgba(255, 255, 255, 0.75)"
@@ -105,6 +106,16 @@ def timeline(
         panel = _Panel(trace=trace, plan=plan, texts=texts, axis=axis)
         data += _panel_bars(panel, paints)
     return {"data": data, "layout": _layout(traces)}
+
+
+def drawn_kinds(traces: Iterable[Trace]) -> frozenset[SpanKind]:
+    """Kinds of the stretches that timelines of these traces draw outside or over launches."""
+    return frozenset(
+        span.kind
+        for trace in traces
+        for span in trace.spans
+        if span.launch is None or span.kind in ("wait", "load")
+    )
 
 
 def num_bars(trace: Trace) -> int:
@@ -172,7 +183,7 @@ def _paint_marker(paint: Paint | None, *, is_encoder: bool) -> Figure:
         return {"color": UNKNOWN_COLOUR}
     marker: Figure = {"color": paint.colour, "ink": paint.ink}
     if is_encoder:
-        marker |= {"opacity": _ENCODER_OPACITY, "ink": "#14181f"}
+        marker |= {"opacity": ENCODER_OPACITY, "ink": "#14181f"}
     if paint.hatch:
         marker["pattern"] = {
             "shape": paint.hatch,
@@ -249,6 +260,8 @@ def _launch_texts(
 
 def _cascade_lines(launch: PlacedLaunch, batch: Batch | None) -> list[str]:
     cascade = launch.cascade
+    if cascade.steps_ahead:
+        batch = None  # its clips are the next step's
     names = [_clip_name(slot, batch) for slot in cascade.slots[:_MAX_NAMED_CLIPS]]
     if cascade.num_clips > _MAX_NAMED_CLIPS:
         names.append(f"and {cascade.num_clips - _MAX_NAMED_CLIPS} more")

@@ -45,10 +45,24 @@ def write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
     partial.replace(path)
 
 
-def contact_sheet(path: Path, rows: Sequence[tuple[str, np.ndarray]], columns: int) -> None:
+def read_mp4(path: Path) -> np.ndarray:
+    """All frames of a video that `write_mp4` wrote, uint8 [F, H, W, 3]."""
+    with av.open(str(path)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    return np.stack(frames)
+
+
+def contact_sheet(
+    path: Path,
+    rows: Sequence[tuple[str, np.ndarray]],
+    columns: int,
+    *,
+    max_side: int | None = None,
+) -> None:
     """Write a PNG with one labelled row a clip, and `columns` of its frames, evenly spaced.
 
-    A clip with fewer frames fills fewer columns.
+    A clip with fewer frames fills fewer columns; frames with a side above `max_side` are scaled
+    down to it.
 
     Raises:
         DataError: There are no rows, or one row's frames are not uint8 [F, H, W, 3].
@@ -56,7 +70,7 @@ def contact_sheet(path: Path, rows: Sequence[tuple[str, np.ndarray]], columns: i
     assert columns >= 1, columns
     if not rows:
         raise DataError("a contact sheet needs at least one clip; got none")
-    strips = [_strip(label, frames, columns) for label, frames in rows]
+    strips = [_strip(label, frames, columns, max_side) for label, frames in rows]
     width = max(strip.width for strip in strips)
     height = sum(strip.height for strip in strips) + _GAP * (len(strips) - 1)
     sheet = Image.new("RGB", (width, height), "white")
@@ -70,16 +84,19 @@ def contact_sheet(path: Path, rows: Sequence[tuple[str, np.ndarray]], columns: i
     partial.replace(path)
 
 
-def _strip(label: str, frames: np.ndarray, columns: int) -> Image.Image:
+def _strip(label: str, frames: np.ndarray, columns: int, max_side: int | None) -> Image.Image:
     """One clip's label above its frames, left to right."""
     _check_frames(frames)
-    num_frames, height, width, _ = frames.shape
-    count = min(columns, num_frames)
-    indices = np.linspace(0, num_frames - 1, count).round().astype(int).tolist()
+    count = min(columns, len(frames))
+    indices = np.linspace(0, len(frames) - 1, count).round().astype(int).tolist()
+    pictures = [Image.fromarray(np.ascontiguousarray(frames[index])) for index in indices]
+    if max_side is not None:
+        for picture in pictures:
+            picture.thumbnail((max_side, max_side))
+    width, height = pictures[0].size
     strip = Image.new("RGB", (count * (width + _GAP) - _GAP, height + _LABEL_HEIGHT), "white")
     ImageDraw.Draw(strip).text((2, 3), label, fill="black")
-    for column, index in enumerate(indices):
-        picture = Image.fromarray(np.ascontiguousarray(frames[index]))
+    for column, picture in enumerate(pictures):
         strip.paste(picture, (column * (width + _GAP), _LABEL_HEIGHT))
     return strip
 

@@ -143,12 +143,20 @@ def reduce_scatter(mine: Tensor, full: Tensor, group: RankGroup) -> None:
             _reduce_scatter(mine, full.contiguous(), group=group.handle)
 
 
-def broadcast(values: Tensor, group: RankGroup) -> None:
-    """Give every member the `values` of the group's first member, in place."""
+def reduce(values: Tensor, group: RankGroup, *, root: int) -> None:
+    """Sum `values` over the group into those of member `root`; the others' are spoilt."""
+    assert values.is_contiguous(), "gloo sums strided tensors wrongly, without an error"
+    with _recorded("reduce", values.numel(), values, group):
+        if group.handle is not None:
+            dist.reduce(values, dst=group.ranks[root], group=group.handle)
+
+
+def broadcast(values: Tensor, group: RankGroup, *, root: int = 0) -> None:
+    """Give every member the `values` of member `root`, in place."""
     assert values.is_contiguous(), "gloo sends strided tensors wrongly, without an error"
     with _recorded("broadcast", values.numel(), values, group):
         if group.handle is not None:
-            dist.broadcast(values, src=group.ranks[0], group=group.handle)
+            dist.broadcast(values, src=group.ranks[root], group=group.handle)
 
 
 def all_reduce_sum(values: Tensor, group: RankGroup) -> None:

@@ -8,6 +8,9 @@ from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import sequence_parallel
 
+Encode = Callable[[int, PlacedLaunch], None]
+"""Runs an encoder's launch, given its index in the plan, and sends what it made."""
+
 
 def run_launches(
     plan: PlacedPlan,
@@ -16,25 +19,35 @@ def run_launches(
     groups: ProcessGroups,
     recorder: Recorder,
     work: Callable[[PlacedLaunch], None],
+    encode: Encode | None = None,
 ) -> None:
-    """Call `work(launch)` for every launch of this rank, inside that launch's group and mode.
+    """Call `work(launch)` for every launch of this rank that trains, inside its group and mode.
 
     `work` runs forward and backward, adding to the rank's gradient buffers. It meets exactly the
-    ranks of its launch; ranks with more, fewer or no launches need not know of it. Since every
-    rank follows the same total order, no two launches can wait for each other.
+    ranks of its launch; ranks with more, fewer or no launches need not know of it. Encoders'
+    launches go to `encode`, which waits for nobody.
+
+    Nothing can wait for ever. A launch waits for its members, for its rank's launches before it,
+    and for what its encoders make, whose launches come before it in the plan. All ranks follow this
+    one order, and a result leaves as soon as it is made, whatever its receivers are at. So of all
+    launches that have not ended the first in the order waits only for those that have: it ends.
 
     Raises:
-        ConfigError: The plan has barriers between its launches, which only the simulator knows, or
-            launches of an encoder.
+        ConfigError: The plan has barriers between its launches, which only the simulator knows,
+            launches of an encoder without `encode`, or some that share an encoder out over ranks.
     """
-    _refuse_unbuilt(plan)
+    _refuse_unbuilt(plan, can_encode=encode is not None)
     for index, launch in plan.on_rank(rank):
-        group = groups.of(launch.ranks)
-        with recorder.launch(index), sequence_parallel(group, launch.mode):
-            work(launch)
+        with recorder.launch(index):
+            if launch.cascade.module == "dit":
+                with sequence_parallel(groups.of(launch.ranks), launch.mode):
+                    work(launch)
+            else:
+                assert encode is not None
+                encode(index, launch)
 
 
-def _refuse_unbuilt(plan: PlacedPlan) -> None:
+def _refuse_unbuilt(plan: PlacedPlan, *, can_encode: bool) -> None:
     last_phase = max((launch.phase for launch in plan.launches), default=0)
     if last_phase > 0:
         raise ConfigError(
@@ -42,8 +55,13 @@ def _refuse_unbuilt(plan: PlacedPlan) -> None:
             f"{last_phase}), which are for comparison only; train with planner.name 'arachne'"
         )
     for index, launch in enumerate(plan.launches):
-        if launch.cascade.module != "dit":
+        if launch.cascade.module == "dit":
+            continue
+        what = f"launch {index} of the plan of step {plan.step} is {launch.cascade.module!r}"
+        if not can_encode:
+            raise ConfigError(f"{what}; without encoders only 'dit' launches run")
+        if launch.degree > 1:
             raise ConfigError(
-                f"launch {index} of the plan of step {plan.step} is {launch.cascade.module!r}; the "
-                "runtime runs 'dit' launches only, so encode all clips before training"
+                f"{what} on {launch.degree} ranks; an encoder runs on one rank, so plan with "
+                "max_video_degree 1"
             )

@@ -28,9 +28,9 @@ import torch.distributed
 from torch.distributed import FileStore
 
 from arachne.core import errors
-from arachne.core.errors import ArachneError, LostRankError
+from arachne.core.errors import ArachneError, Interrupted, LostRankError
+from arachne.core.parent_watch import exit_with_parent
 from arachne.runtime.hang_report import GO_ON
-from arachne.runtime.parent_watch import exit_with_parent
 from arachne.runtime.watchdog import headline_path
 from arachne.runtime.world import DeviceKind, World, join_world, leave_world, resolved_device_kind
 
@@ -71,7 +71,7 @@ def run_ranks(
         ArachneError: A rank raised it; the other ranks are ended.
         LostRankError: A rank ended without a result.
         RuntimeError: A rank met a bug; the message is its traceback.
-        KeyboardInterrupt: A signal came and some rank did not end by itself.
+        Interrupted: A signal came, and some rank ended by it.
     """
     kind = resolved_device_kind(device)
     context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "fork")
@@ -80,32 +80,34 @@ def run_ranks(
     pipes: list[multiprocessing.connection.Connection] = []
     patience_s = 0.0
     try:
-        for rank in range(world_size):
-            reader, writer = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_run_rank,
-                args=(
-                    rank,
-                    world_size,
-                    Path(folder.name),
-                    writer,
-                    target,
-                    tuple(args),
-                    kind,
-                    timeout_s,
-                ),
-                name=f"rank {rank}",
-            )
-            process.start()
-            writer.close()
-            processes.append(process)
-            pipes.append(reader)
         with _signals_passed_on(processes) as received:
+            for rank in range(world_size):
+                reader, writer = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_run_rank,
+                    args=(
+                        rank,
+                        world_size,
+                        Path(folder.name),
+                        writer,
+                        target,
+                        tuple(args),
+                        kind,
+                        timeout_s,
+                    ),
+                    name=f"rank {rank}",
+                )
+                process.start()
+                writer.close()
+                processes.append(process)
+                pipes.append(reader)
+            if received:  # perhaps before there was a rank to tell
+                raise Interrupted(received[0])
             try:
                 results = _collect(processes, pipes)
             except (ArachneError, RuntimeError):
                 if received:
-                    raise KeyboardInterrupt from None
+                    raise Interrupted(received[0]) from None
                 _raise_hang(Path(folder.name))
                 raise
         patience_s = _PATIENCE_S

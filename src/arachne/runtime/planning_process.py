@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import TypeVar
 
-from arachne.runtime.parent_watch import exit_with_parent
+from arachne.core.parent_watch import exit_with_parent
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-NOT_JUDGED = ("start", "plan", "over")
+NOT_JUDGED = ("start", "plan", "handoff", "over")
 """Activities in which silence means nothing: before the first step waits are as long as encoding
-takes, a plan that does not come is replaced after a time-out of its own, and after the last step
-there is nothing left to wait for."""
+takes, a plan that does not come is replaced after a time-out of its own, who waits for a handoff
+waits for a rank that is judged itself, and after the last step there is nothing left to wait
+for."""
 
 _STATE = struct.Struct("<dqq?12s")  # changed at, step, launch, is waiting, activity
 _IDENTITY = struct.Struct("<q?")  # process, is asynchronous

@@ -138,6 +138,37 @@ class Recorder:
         with self._state("communicate" if self._launch is not None else "reduce", number):
             yield
 
+    def handed(self, message: Message) -> None:
+        """Enter a message of a handoff in the ledger: its source when it is sent, its target when
+        it is waited for."""
+        if self.keeps_ledger:
+            self.ledger.append(
+                CollectiveRecord(
+                    launch=self._launch,
+                    ranks=(message.source, message.target),
+                    operation="handoff",
+                    num_elements=message.num_elements,
+                    dtype="float32",
+                    messages=(message,),
+                )
+            )
+
+    def sent(self, *, launch: int, meeting: int) -> None:
+        """This moment is when something left for `launch`: until then, who needs it only waits."""
+        now = self.clock.stamp()
+        self._events.append(
+            _OpenEvent(kind="handoff", launch=launch, meeting=meeting, start=now, end=now)
+        )
+
+    @contextmanager
+    def arrival(self, meeting: int) -> Iterator[None]:
+        """Waiting for something that a launch needs; between launches that is plain waiting."""
+        if self._launch is None:
+            yield
+        else:
+            with self._state("handoff", meeting):
+                yield
+
     def finish(self, *, step: int, planner: str) -> RankLog:
         """The log of the step that is over; the recorder is empty again."""
         assert not self._doing, "a step is finished outside all recorded work"
@@ -150,6 +181,7 @@ class Recorder:
                 rank=self.rank, kind=event.kind, start_s=start_s, end_s=end_s, launch=event.launch
             )
             events.append(RankEvent(span=span, meeting=event.meeting))
+        events.sort(key=lambda event: event.span.start_s)  # of one moment, in recorded order
         self._events.clear()
         self._meetings.clear()
         return RankLog(
@@ -185,6 +217,7 @@ class Recorder:
     def _tell(self) -> None:
         if self._doing:
             kind, launch, meeting = self._doing[-1]
-            self.progress.change(kind, launch, is_waiting=meeting is not None)
+            is_collective = meeting is not None and kind != "handoff"
+            self.progress.change(kind, launch, is_waiting=is_collective)
         else:
             self.progress.change("between")

@@ -1,36 +1,38 @@
-"""Flat-buffer ZeRO-1: every rank accumulates whole gradients, and owns a shard of the optimizer.
+"""Flat-buffer ZeRO-1: every rank accumulates whole gradients, and owns a part of the optimizer.
 
-Per bucket there is one flat buffer of parameters (the model's parameters are views of it) and one
-of gradients. A rank with more, fewer or no launches just has another sum in its buffer; `reduce`
-is the only place where ranks meet, and it sums. Nothing here divides: the loss carries each clip's
-weight. Source of the method: ZeRO (arXiv 1910.02054), stage 1.
+A rank with more, fewer or no launches just has another sum in its buffers; `reduce` is the only
+place where ranks meet, and it sums. Nothing here divides: the loss carries each clip's weight.
+Source of the method: ZeRO (arXiv 1910.02054), stage 1. Where a rule needs whole parameters, each
+belongs to one rank, and is summed to it and sent from it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
-from arachne.runtime import collectives
+from arachne.runtime.buckets import Bucket, Named, Section, even_parts, owners
+from arachne.runtime.gradient_buffers import GradientStorage, wide_dtype
+from arachne.runtime.optimizer_state import StateKinds, TorchState
+from arachne.runtime.optimizers import OptimizerChoice, UpdateRule
 from arachne.runtime.process_groups import RankGroup
 
-_BUCKET_BYTES = 256 * 2**20
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MASTER = "master"
+AVERAGE = "ema"
+"""Kind of the moving average of the weights."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamWOptions:
-    """AdamW's constants; the learning rate arrives with each step."""
-
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+_NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a rank owns of one parameter: elements [offset, offset + len(values)) when flattened."""
+    """What a rank owns of one parameter: elements [offset, offset + len(values)) when flattened.
+
+    Attributes:
+        kind: `master`, `ema`, or whatever array the optimizer keeps of it.
+    """
 
     name: str
     kind: str
@@ -38,62 +40,68 @@ class Piece:
     values: Tensor
 
 
-@dataclass(slots=True)
-class _Bucket:
-    parameters: list[tuple[str, nn.Parameter, int]]
-    flat: Tensor
-    gradient: Tensor
-    master: Tensor
-    gradient_shard: Tensor
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ruled:
+    """The buckets under one rule, and the optimizer of what this rank owns of them."""
+
+    buckets: Sequence[Bucket]
+    state: TorchState
+    kinds: Mapping[int, StateKinds]
+    """By the number of dimensions of a section's tensor."""
+
+    def sections(self) -> Iterator[Section]:
+        for bucket in self.buckets:
+            yield from bucket.sections
 
 
 class ShardedOptimizer:
-    """AdamW over the shards of flat buffers; all ranks construct it with equal parameters."""
+    """An optimizer over the parts of flat buffers; all ranks construct it with equal parameters.
 
-    def __init__(self, module: nn.Module, group: RankGroup, options: AdamWOptions) -> None:
+    Args:
+        module: Its parameters become views of the buffers; frozen ones are left alone.
+        group: All ranks.
+        choice: Which optimizer updates what.
+        gradients: Where launches add up their gradients.
+        average_decay: Of the moving average of the weights; 0 keeps none.
+
+    Raises:
+        ConfigError: The optimizer is not installed, or cannot do what is asked.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: RankGroup,
+        choice: OptimizerChoice,
+        *,
+        gradients: GradientStorage = "float32",
+        average_decay: float = 0.0,
+    ) -> None:
         self.group = group
+        self.num_updates = 0
+        self._average_decay = average_decay
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        self._buckets = [self._bucket(part) for part in _parts(named)]
-        self._adamw = torch.optim.AdamW(
-            [bucket.master for bucket in self._buckets],
-            lr=0.0,
-            betas=options.betas,
-            eps=options.eps,
-            weight_decay=options.weight_decay,
-        )
         self.shapes = {name: tuple(p.shape) for name, p in named}
         """Shape of every trained parameter, by name."""
-
-    def _bucket(self, named: list[tuple[str, nn.Parameter]]) -> _Bucket:
-        first = named[0][1]
-        total = sum(p.numel() for _, p in named)
-        shard = -(-total // self.group.size)
-        wide = torch.promote_types(first.dtype, torch.float32)
-        flat = torch.zeros(shard * self.group.size, dtype=first.dtype, device=first.device)
-        gradient = torch.zeros_like(flat, dtype=wide)
-        placed: list[tuple[str, nn.Parameter, int]] = []
-        offset = 0
-        for name, parameter in named:
-            end = offset + parameter.numel()
-            flat[offset:end] = parameter.data.reshape(-1)
-            parameter.data = flat[offset:end].view(parameter.shape)
-            _accumulate_into(parameter, gradient[offset:end].view(parameter.shape))
-            placed.append((name, parameter, offset))
-            offset = end
-        start = self.group.index * shard
-        master = flat[start : start + shard].to(wide, copy=True).requires_grad_()
-        return _Bucket(
-            parameters=placed,
-            flat=flat,
-            gradient=gradient,
-            master=master,
-            gradient_shard=torch.zeros_like(master, requires_grad=False),
-        )
+        self._ruled: list[_Ruled] = []
+        for rule, members in _by_rule(named, choice):
+            buckets = [
+                Bucket(
+                    part,
+                    group,
+                    owner=owner,
+                    gradients=gradients,
+                    has_average=average_decay > 0.0,
+                )
+                for owner, part in _parts(members, group, is_whole=rule.is_whole)
+            ]
+            self._ruled.append(_ruled(rule, members, buckets))
+        self._buckets = [bucket for ruled in self._ruled for bucket in ruled.buckets]
 
     def reduce(self) -> None:
-        """Sum the gradients of all ranks; each keeps its shard. Call it after the last launch."""
+        """Sum the gradients of all ranks, after the last launch; each keeps what it owns."""
         for bucket in reversed(self._buckets):
-            collectives.reduce_scatter(bucket.gradient_shard, bucket.gradient, self.group)
+            bucket.reduce()
 
     def squared_norm_of_shard(self) -> Tensor:
         """Sum of squares of this rank's reduced gradients, float64; sums to the global norm²."""
@@ -101,106 +109,160 @@ class ShardedOptimizer:
         return torch.stack(squares).sum()
 
     def step(self, *, lr: float, gradient_scale: float = 1.0) -> None:
-        """Update this rank's shard from its reduced gradients, scaled."""
-        for bucket in self._buckets:
-            if gradient_scale != 1.0:
-                bucket.gradient_shard.mul_(gradient_scale)
-            bucket.master.grad = bucket.gradient_shard
-        for settings in self._adamw.param_groups:
-            settings["lr"] = lr
-        self._adamw.step()
+        """Update what this rank owns from its reduced gradients, scaled."""
+        for ruled in self._ruled:
+            for section in ruled.sections():
+                if gradient_scale != 1.0:
+                    section.gradient.mul_(gradient_scale)
+                section.master.grad = section.gradient
+            ruled.state.step(lr)
+        self._average()
+        self.num_updates += 1
 
-    def share(self) -> None:
-        """Give every rank all updated parameters."""
+    def share(self, *, averages: bool = False) -> None:
+        """Give every rank all updated parameters, or the averages in their place."""
         with torch.no_grad():
             for bucket in self._buckets:
-                mine = bucket.master.detach().to(bucket.flat.dtype)
-                collectives.all_gather(bucket.flat, mine, self.group)
+                bucket.share(averages=averages)
 
     def clear_gradients(self) -> None:
         """Forget what was accumulated; the buffers stay."""
         for bucket in self._buckets:
-            bucket.gradient.zero_()
+            bucket.gradients.clear()
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """What this rank accumulated, by parameter name; not reduced."""
         for bucket in self._buckets:
-            for name, parameter, offset in bucket.parameters:
-                yield name, bucket.gradient[offset : offset + parameter.numel()]
+            for name, parameter, offset in bucket.places:
+                yield name, bucket.gradients.part(offset, offset + parameter.numel())
 
     def gradient_shards(self) -> list[Tensor]:
-        """Copies of this rank's reduced gradients, a flat shard of each bucket."""
+        """Copies of this rank's reduced gradients, what it owns of each bucket."""
         return [bucket.gradient_shard.clone() for bucket in self._buckets]
 
     def pieces(self) -> Iterator[Piece]:
-        """This rank's master weights and moments as pieces of the named parameters."""
-        for bucket in self._buckets:
-            state = self._adamw.state.get(bucket.master, {})
-            tensors = {"master": bucket.master.detach()}
-            for kind in MOMENTS:
-                tensors[kind] = state.get(kind, torch.zeros_like(tensors["master"]))
-            for name, low, high, offset in self._owned(bucket):
-                for kind, values in tensors.items():
-                    yield Piece(name=name, kind=kind, offset=offset, values=values[low:high])
+        """This rank's master weights and optimizer state as pieces of the named parameters."""
+        for ruled in self._ruled:
+            for section in ruled.sections():
+                arrays = {MASTER: section.master.detach().view(-1)}
+                if section.average is not None:
+                    arrays[AVERAGE] = section.average.view(-1)
+                for kind in ruled.kinds[section.master.ndim].arrays:
+                    arrays[kind] = ruled.state.array(section.master, kind)
+                for stretch in section.stretches:
+                    for kind, values in arrays.items():
+                        yield Piece(
+                            name=stretch.name,
+                            kind=kind,
+                            offset=stretch.offset,
+                            values=values[stretch.low : stretch.high],
+                        )
 
-    def load(self, pieces: Mapping[str, Mapping[str, Tensor]], num_updates: int) -> None:
+    def numbers(self) -> dict[str, float]:
+        """What the optimizer remembers beside arrays; the same for all parameters that have it.
+
+        Every number is known to the group's first rank.
+        """
+        found: dict[str, float] = {}
+        for ruled in self._ruled:
+            for section in ruled.sections():
+                for kind in ruled.kinds[section.master.ndim].numbers:
+                    found[kind] = ruled.state.number(section.master, kind)
+        return found
+
+    def load(
+        self,
+        pieces: Mapping[str, Mapping[str, Tensor]],
+        num_updates: int,
+        numbers: Mapping[str, float] = _NO_NUMBERS,
+    ) -> None:
         """Take over state after `num_updates` steps; call `share` on all ranks afterwards.
 
-        `pieces[kind][name]` holds the elements that `owned_ranges` names.
+        `pieces[kind][name]` holds the elements that `owned_ranges` names. Averages that are not
+        there begin at the masters; before the first update the optimizer begins anew.
         """
-        for bucket in self._buckets:
-            tensors = {kind: torch.zeros_like(bucket.master) for kind in ("master", *MOMENTS)}
-            for name, low, high, _ in self._owned(bucket):
-                for kind, target in tensors.items():
-                    target.data[low:high] = pieces[kind][name]
-            with torch.no_grad():
-                bucket.master.copy_(tensors.pop("master"))
-            self._adamw.state.pop(bucket.master, None)
-            if num_updates:
-                moments = {kind: tensor.detach() for kind, tensor in tensors.items()}
-                count = torch.tensor(float(num_updates))
-                self._adamw.state[bucket.master] = {"step": count, **moments}
+        known = {"step": float(num_updates), **numbers}
+        self.num_updates = num_updates
+        for ruled in self._ruled:
+            ruled.state.forget()
+            for section in ruled.sections():
+                master = _joined(section, pieces[MASTER])
+                with torch.no_grad():
+                    section.master.copy_(master)
+                    if section.average is not None:
+                        found = pieces.get(AVERAGE)
+                        section.average.copy_(master if found is None else _joined(section, found))
+                if num_updates:
+                    kinds = ruled.kinds[section.master.ndim]
+                    arrays = {kind: _joined(section, pieces[kind]) for kind in kinds.arrays}
+                    ruled.state.put(section.master, kinds, arrays, known)
 
     def owned_ranges(self) -> Iterator[tuple[str, int, int]]:
         """Which elements [start, stop) of each flattened parameter this rank owns."""
         for bucket in self._buckets:
-            for name, low, high, offset in self._owned(bucket):
-                yield name, offset, offset + high - low
+            for section in bucket.sections:
+                for stretch in section.stretches:
+                    yield stretch.name, stretch.offset, stretch.offset + stretch.high - stretch.low
 
-    def _owned(self, bucket: _Bucket) -> Iterator[tuple[str, int, int, int]]:
-        """(name, from and to in the shard, offset in the parameter) of what this rank owns."""
-        shard = bucket.master.numel()
-        start, stop = self.group.index * shard, (self.group.index + 1) * shard
-        for name, parameter, offset in bucket.parameters:
-            low, high = max(start, offset), min(stop, offset + parameter.numel())
-            if low < high:
-                yield name, low - start, high - start, low - offset
+    def _average(self) -> None:
+        """Move the averages towards the masters: a ← d·a + (1 − d)·w.
+
+        After n earlier updates d = min(decay, (1 + n) / (10 + n)), so that the start is soon
+        forgotten. Source: TensorFlow's ExponentialMovingAverage with `num_updates`.
+        """
+        n = self.num_updates
+        decay = min(self._average_decay, (1.0 + n) / (10.0 + n))
+        for bucket in self._buckets:
+            for section in bucket.sections:
+                if section.average is not None:
+                    section.average.lerp_(section.master.detach(), 1.0 - decay)
 
 
-def _accumulate_into(parameter: nn.Parameter, view: Tensor) -> None:
-    """Let backward add to `view`: in place where the types agree, else in a hook."""
-    if parameter.dtype == view.dtype:
-        parameter.grad = view
+def _by_rule(
+    named: Sequence[Named], choice: OptimizerChoice
+) -> Iterator[tuple[UpdateRule, list[Named]]]:
+    """The parameters under each rule, in their order; rules without any are left out."""
+    if not named:
         return
-
-    def add(changed: Tensor) -> None:
-        assert changed.grad is not None
-        view.add_(changed.grad)
-        changed.grad = None
-
-    parameter.register_post_accumulate_grad_hook(add)
-
-
-def _parts(named: list[tuple[str, nn.Parameter]]) -> list[list[tuple[str, nn.Parameter]]]:
-    """Parameters in order, cut into runs of one type and bounded size."""
-    parts: list[list[tuple[str, nn.Parameter]]] = []
-    size = 0
+    rules = choice.rules(wide_dtype(named[0][1].dtype))
+    members: list[list[Named]] = [[] for _ in rules]
     for name, parameter in named:
-        bytes_more = parameter.numel() * parameter.element_size()
-        is_alike = bool(parts) and parts[-1][0][1].dtype == parameter.dtype
-        if not is_alike or size + bytes_more > _BUCKET_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append((name, parameter))
-        size += bytes_more
-    return parts
+        index = next(i for i, rule in enumerate(rules) if rule.applies_to(name, parameter.shape))
+        members[index].append((name, parameter))
+    for rule, found in zip(rules, members, strict=True):
+        if found:
+            yield rule, found
+
+
+def _parts(
+    named: Sequence[Named], group: RankGroup, *, is_whole: bool
+) -> Iterator[tuple[int | None, list[Named]]]:
+    """Buckets: their owner, if one member owns them whole, and their parameters."""
+    if not is_whole:
+        for part in even_parts(named):
+            yield None, part
+        return
+    owner_of = owners(named, group.size)
+    for owner in range(group.size):
+        mine = [each for each, found in zip(named, owner_of, strict=True) if found == owner]
+        for part in even_parts(mine):
+            yield owner, part
+
+
+def _ruled(rule: UpdateRule, named: Sequence[Named], buckets: Sequence[Bucket]) -> _Ruled:
+    sections = [section for bucket in buckets for section in bucket.sections]
+    first = named[0][1]
+    like = first.detach().new_empty(0, dtype=wide_dtype(first.dtype))
+    dims = {max(1, p.ndim) for _, p in named} if rule.is_whole else {1}
+    # First, since it tells what cannot be made in one line.
+    kinds = {dim: rule.state.kinds(rule.make, rule.what, dim, like) for dim in sorted(dims)}
+    state = rule.state(rule.make, [section.master for section in sections])
+    return _Ruled(buckets=buckets, state=state, kinds=kinds)
+
+
+def _joined(section: Section, pieces: Mapping[str, Tensor]) -> Tensor:
+    """A tensor of the section's shape from the pieces of its parameters; padding is zero."""
+    whole = torch.zeros_like(section.master).detach().view(-1)
+    for stretch in section.stretches:
+        whole[stretch.low : stretch.high] = pieces[stretch.name]
+    return whole.view(section.master.shape)

@@ -35,6 +35,7 @@ class WatchOrder:
         timeout_s: How long a rank may be silent.
         report_dir: Where a report is written.
         node: The machine's index, if there are several.
+        parent: Process that started the watchdog, which ends with it, however soon that is.
         has_launcher: Whether a launcher of ours reads the headline in the folder and says it;
             otherwise the watchdog says it, and removes the folder.
     """
@@ -44,6 +45,7 @@ class WatchOrder:
     timeout_s: float
     report_dir: str
     node: int | None
+    parent: int
     has_launcher: bool
 
 
@@ -64,11 +66,10 @@ def headline_path(folder: Path) -> Path:
 
 def watch(order: WatchOrder) -> None:
     """Look again and again, until the ranks hang or the process that started this one is gone."""
-    parent = os.getppid()
     pause_s = min(order.timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
     since_s = last_look_s = time.monotonic()
     was_hanging = False
-    while os.getppid() == parent:
+    while os.getppid() == order.parent:
         time.sleep(pause_s)
         now_s = time.monotonic()
         if now_s - last_look_s > pause_s + order.timeout_s / 2:

@@ -30,12 +30,21 @@ def collective_timeout_s(timeout_s: float) -> float:
     return _BACKSTOP * timeout_s
 
 
-def launch_texts(batch: Batch, plan: PlacedPlan, rank: int) -> dict[int, str]:
-    """A rank's launches in words for a report, by index: module, shape, clips and ranks."""
+def launch_texts(
+    batch: Batch, plan: PlacedPlan, rank: int, next_batch: Batch | None = None
+) -> dict[int, str]:
+    """A rank's launches in words for a report, by index: module, shape, clips and ranks.
+
+    `next_batch` has the clips of launches that encode for the next step.
+    """
+    clips = (batch.clips, next_batch.clips if next_batch is not None else ())
     return {
         index: (
             f"{launch.cascade.module} of {launch.cascade.bucket}, "
-            f"{', '.join(repr(batch.clips[slot].name) for slot in launch.cascade.slots)}, "
+            + ", ".join(
+                repr(clips[launch.cascade.steps_ahead][slot].name) for slot in launch.cascade.slots
+            )
+            + ", "
             f"on {'ranks' if launch.degree > 1 else 'rank'} {span_text(launch.ranks)}"
         )
         for index, launch in plan.on_rank(rank)
@@ -88,6 +97,7 @@ def _start(
         timeout_s=timeout_s,
         report_dir=str(report_dir),
         node=node if world.size > world.ranks_per_node else None,
+        parent=os.getpid(),
         has_launcher=world.folder is not None,
     )
     return subprocess.Popen(

@@ -64,6 +64,11 @@ def is_under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def is_restarted() -> bool:
+    """Whether torchrun starts these ranks once more, after some of them failed."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
 def join_world(
     kind: DeviceKind, timeout_s: float, store: Store | None = None, folder: Path | None = None
 ) -> World:
@@ -82,6 +87,8 @@ def join_world(
         if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store, _, _ = next(rendezvous("env://", timeout=timeout))
+        # torchrun keeps its store over restarts, with the addresses of ranks that are gone.
+        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:

@@ -7,6 +7,18 @@ from random import Random
 from arachne.core.cascade import Cascade
 from arachne.core.errors import ConfigError
 
+_MOST_DEVIATION = 10.0
+"""Of a logarithm: factors stay finite, far beyond any hardware."""
+
+_FACTORS = (1e-3, 1e3)
+"""Least and most of a factor of time or bandwidth."""
+
+_LEAST_WINDOW_S = 1e-3
+
+_MOST_WINDOWS = 1000
+"""Windows of one launch that are drawn; the rest of a longer one goes at the mean pace, from which
+a thousand windows differ by a few percent."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perturbation:
@@ -25,7 +37,7 @@ class Perturbation:
         slow_ranks: Ranks with the factor that their computing takes longer, as (rank, factor).
         straggler_share: Share of time in which a rank is slow for a while.
         straggler_factor: How much longer it computes then.
-        straggler_window_s: For how long.
+        straggler_window_s: For how long; at least 1 ms.
         bandwidth: Bandwidth of all links beside the modelled one's; 0.5 doubles what is spent in
             collectives and handoffs, latency included.
     """
@@ -42,16 +54,28 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         for name in ("jitter", "shape_error", "degree_error"):
-            if getattr(self, name) < 0.0:
-                raise ConfigError(f"perturbation {name} is {getattr(self, name)}; 0 is none")
+            if not 0.0 <= getattr(self, name) <= _MOST_DEVIATION:
+                raise ConfigError(
+                    f"perturbation {name} is {getattr(self, name)}; it is between 0, which is "
+                    f"none, and {_MOST_DEVIATION:g}"
+                )
         if not 0.0 <= self.straggler_share <= 1.0:
             raise ConfigError(
                 f"perturbation straggler_share is {self.straggler_share}; it is between 0 and 1"
             )
-        factors = [factor for _, factor in self.slow_ranks]
-        for number in (self.straggler_factor, self.straggler_window_s, self.bandwidth, *factors):
-            if number <= 0.0:
-                raise ConfigError(f"a perturbation has {number}; factors and windows are above 0")
+        factors = [(f"factor of rank {rank}", factor) for rank, factor in self.slow_ranks]
+        factors += [("straggler_factor", self.straggler_factor), ("bandwidth", self.bandwidth)]
+        least, most = _FACTORS
+        for name, factor in factors:
+            if not least <= factor <= most:
+                raise ConfigError(
+                    f"perturbation {name} is {factor}; it is between {least:g} and {most:g}"
+                )
+        if not self.straggler_window_s >= _LEAST_WINDOW_S:
+            raise ConfigError(
+                f"perturbation straggler_window_s is {self.straggler_window_s}; it is at least "
+                f"{_LEAST_WINDOW_S:g}"
+            )
 
     def launch_factor(self, step: int, cascade: Cascade, degree: int) -> float:
         """How much longer than modelled a cascade of the step's plan takes on `degree` ranks."""
@@ -72,16 +96,18 @@ class Perturbation:
         return self._straggling_s(step, rank, start_s, work_s) if self.straggler_share else work_s
 
     def _straggling_s(self, step: int, rank: int, start_s: float, work_s: float) -> float:
-        window, now_s, left_s = int(start_s / self.straggler_window_s), start_s, work_s
-        while True:
+        first = int(start_s / self.straggler_window_s)
+        now_s, left_s = start_s, work_s
+        for window in range(first, first + _MOST_WINDOWS):
             chance = Random(f"{self.seed}:straggler:{step}:{rank}:{window}").random()
             pace = self.straggler_factor if chance < self.straggler_share else 1.0
-            window += 1
-            until_s = max(now_s, window * self.straggler_window_s)
+            until_s = max(now_s, (window + 1) * self.straggler_window_s)
             if now_s + left_s * pace <= until_s:
                 return now_s + left_s * pace - start_s
             left_s -= (until_s - now_s) / pace
             now_s = until_s
+        work_per_s = self.straggler_share / self.straggler_factor + 1.0 - self.straggler_share
+        return now_s + left_s / work_per_s - start_s
 
     def _factor(self, deviation: float, key: str) -> float:
         return exp(deviation * Random(f"{self.seed}:{key}").gauss(0.0, 1.0))

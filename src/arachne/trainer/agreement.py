@@ -44,3 +44,15 @@ def do_together(world: World, group: RankGroup, action: Callable[[], T]) -> T:
     # Nobody may fail again, and write another message, before all have read this one.
     collectives.all_reduce_max(highest, group)
     raise getattr(errors, name)(message) from failure
+
+
+def all_agree(world: World, group: RankGroup, is_true: bool) -> bool:
+    """Whether something is true on every rank; all ranks of the world call it together."""
+    return largest(world, group, int(not is_true)) == 0
+
+
+def largest(world: World, group: RankGroup, number: int) -> int:
+    """The largest of all ranks' numbers; all ranks of the world call it together."""
+    numbers = torch.tensor([number], dtype=torch.int64, device=world.device)
+    collectives.all_reduce_max(numbers, group)
+    return int(numbers)

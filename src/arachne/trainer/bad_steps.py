@@ -5,10 +5,8 @@ from math import isfinite
 from arachne.core.batch import Batch
 from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedPlan
-from arachne.trainer.objective import sigma_of
-from arachne.trainer.randomness import draw_clip
 from arachne.trainer.session import Session
-from arachne.trainer.step import StepOutcome
+from arachne.trainer.step import StepOutcome, sigma_of_slot
 
 MAX_BAD_STEPS = 10
 """So many steps in a row without an update end the run."""
@@ -19,7 +17,7 @@ def why_skipped(session: Session, batch: Batch, plan: PlacedPlan, outcome: StepO
     if not any(outcome.vote.is_kept):
         return "none of its clips can be read"
     bad = [
-        f"{clip.name!r} ({clip.bucket}, noise level {_sigma_of(session, batch.step, slot):.3f}, "
+        f"{clip.name!r} ({clip.bucket}, noise level {sigma_of_slot(session, batch, slot):.3f}, "
         f"ranks {_ranks_of(plan, slot)})"
         for slot, clip in enumerate(batch.clips)
         if not isfinite(outcome.clip_losses[slot])
@@ -36,11 +34,10 @@ def too_many_bad_steps(session: Session, count: int, step: int, reason: str) -> 
     )
 
 
-def _sigma_of(session: Session, step: int, slot: int) -> float:
-    draw = draw_clip(seed=session.config.run.seed, step=step, slot=slot, shape=())
-    return sigma_of(draw, session.config.objective)
-
-
 def _ranks_of(plan: PlacedPlan, slot: int) -> str:
-    ranks = next(launch.ranks for launch in plan.launches if slot in launch.cascade.slots)
+    ranks = next(
+        launch.ranks
+        for launch in plan.launches
+        if launch.cascade.module == "dit" and slot in launch.cascade.slots
+    )
     return ", ".join(map(str, ranks))

@@ -3,35 +3,35 @@
 Every rank calls `write_shard`; when all have, rank 0 calls `commit`. Files are written aside,
 synced, and renamed together, so that a checkpoint exists whole or not at all. Parameters and
 moments are 1-D pieces of the flattened tensors: any number of ranks reads what any other number
-wrote. Nothing here unpickles, and nothing here needs torch.
+wrote. Nothing here pickles, and nothing here needs torch. Reading is in `checkpoint_reader.py`.
 """
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from arachne.core.errors import CheckpointError, DataError
 from arachne.core.strict_json import from_json, to_json
+from arachne.core.units import bytes_text
 from arachne.trainer.checkpoint_files import (
     DELETING,
     FORMAT,
     INDEX,
     INDEX_HASH,
-    KINDS,
+    MASTER,
     PARTIAL,
     REPLACED,
     CheckpointIndex,
     Chunk,
     ChunkPlace,
-    Kind,
     ShardFile,
     TrainState,
+    best_step,
     checkpoints_dir,
     description_name,
     disk_errors_named,
@@ -40,27 +40,73 @@ from arachne.trainer.checkpoint_files import (
     step_folders,
     step_name,
     sync,
+    tensor_key,
     write_synced,
 )
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
+from arachne.trainer.shard_file import write_arrays
 
 __all__ = [
-    "KINDS",
+    "KEEP_ALL",
     "CheckpointIndex",
     "CheckpointReader",
     "Chunk",
     "ChunkPlace",
-    "Kind",
+    "Keep",
     "ShardFile",
     "TrainState",
+    "check_free_space",
     "checkpoints_dir",
     "commit",
+    "forget_partial",
     "newest",
     "prune",
     "verified",
     "write_shard",
 ]
 
-_NAMES_SHOWN = 3
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Which checkpoints stay when a new one was committed.
+
+    Attributes:
+        newest: So many of the newest ones; 0 = all.
+        every: Those of steps that this divides stay in any case; 0 = none.
+    """
+
+    newest: int = 0
+    every: int = 0
+
+    def spares(self, step: int) -> bool:
+        """Whether a checkpoint stays however old it is."""
+        return self.every > 0 and step % self.every == 0
+
+
+KEEP_ALL = Keep()
+
+
+def check_free_space(run_dir: Path, needed_bytes: int) -> None:
+    """Refuse to begin a checkpoint that the disk cannot hold.
+
+    Raises:
+        CheckpointError: Fewer bytes are free.
+    """
+    root = checkpoints_dir(run_dir)
+    with disk_errors_named(root):
+        root.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(root).free
+    if free_bytes < needed_bytes:
+        raise CheckpointError(
+            f"the disk of {str(root)!r} has {bytes_text(free_bytes)} free, a checkpoint needs "
+            f"{bytes_text(needed_bytes)}; earlier checkpoints are untouched; free space, or lower "
+            "checkpoint.keep"
+        )
+
+
+def forget_partial(run_dir: Path, step: int) -> None:
+    """Delete what was written of a checkpoint that will not be committed."""
+    shutil.rmtree(checkpoints_dir(run_dir) / (step_name(step) + PARTIAL), ignore_errors=True)
 
 
 def write_shard(run_dir: Path, step: int, rank: int, chunks: Sequence[Chunk]) -> ShardFile:
@@ -74,23 +120,31 @@ def write_shard(run_dir: Path, step: int, rank: int, chunks: Sequence[Chunk]) ->
     """
     folder = checkpoints_dir(run_dir) / (step_name(step) + PARTIAL)
     path, description = folder / shard_name(rank), folder / description_name(rank)
-    tensors: dict[str, np.ndarray] = {}
-    places: list[ChunkPlace] = []
+    arrays: dict[str, np.ndarray] = {}
     for chunk in chunks:
         if len(chunk.values):
-            place = ChunkPlace(
-                name=chunk.name, kind=chunk.kind, offset=chunk.offset, length=len(chunk.values)
-            )
-            assert place.key not in tensors, f"{place.key} was given twice"
-            tensors[place.key] = np.ascontiguousarray(chunk.values)
-            places.append(place)
+            key = tensor_key(chunk.name, chunk.kind, chunk.offset)
+            assert key not in arrays, f"{key} was given twice"
+            arrays[key] = np.ascontiguousarray(chunk.values)
     with disk_errors_named(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # First the old description goes: it must never describe the new bytes.
         description.unlink(missing_ok=True)
-        save_file(tensors, path)
-        sync(path)
-        shard = ShardFile(name=path.name, sha256=sha256_of(path), chunks=tuple(places))
+        written = write_arrays(path, arrays)
+        places = tuple(
+            ChunkPlace(
+                name=chunk.name,
+                kind=chunk.kind,
+                offset=chunk.offset,
+                length=len(chunk.values),
+                extent=written.extents[tensor_key(chunk.name, chunk.kind, chunk.offset)],
+            )
+            for chunk in chunks
+            if len(chunk.values)
+        )
+        shard = ShardFile(
+            name=path.name, num_bytes=written.num_bytes, sha256=written.sha256, chunks=places
+        )
         write_synced(description, to_json(shard))
         sync(folder)
     return shard
@@ -102,12 +156,12 @@ def commit(
     *,
     parameters: Mapping[str, tuple[int, ...]],
     state: TrainState,
-    keep: int = 0,
+    keep: Keep = KEEP_ALL,
 ) -> Path:
     """Make a step's shards a checkpoint; rank 0 calls it once every rank has written its shard.
 
     A kill at any moment leaves either the checkpoints as they were, or those with the new one.
-    Only then are older ones pruned, to the `keep` newest (0 = all).
+    Only then are older ones pruned; all stay unless `keep` says otherwise.
 
     Raises:
         CheckpointError: A shard is missing, the pieces do not cover every parameter exactly once,
@@ -131,16 +185,17 @@ def commit(
             _set_aside(final)
         partial.rename(final)
         sync(root)
+        sync(run_dir)  # the first checkpoint made `checkpoints/`
         prune(run_dir, keep, newest_step=step)
     return final
 
 
-def prune(run_dir: Path, keep: int, *, newest_step: int) -> tuple[str, ...]:
-    """Delete checkpoints before `newest_step`, so that the `keep` newest stay (0 = all stay).
+def prune(run_dir: Path, keep: Keep, *, newest_step: int) -> tuple[str, ...]:
+    """Delete the checkpoints before `newest_step` that `keep` does not name; all may stay.
 
     `newest_step` is the newest that is known to be whole: it stays and counts as one. Later ones,
-    which a resumed run found damaged, neither count nor go. What crashes left of earlier steps goes
-    in any case. Gives the names of the pruned checkpoints.
+    which a resumed run found damaged, neither count nor go; the one that `best.json` names stays.
+    What crashes left of earlier steps goes in any case. Gives the names of the pruned checkpoints.
     """
     root = checkpoints_dir(run_dir)
     folders = [folder for folder in step_folders(root) if folder.step <= newest_step]
@@ -148,7 +203,9 @@ def prune(run_dir: Path, keep: int, *, newest_step: int) -> tuple[str, ...]:
     aside = {folder.step: folder.path for folder in folders if folder.suffix == REPLACED}
     doomed = [path for step, path in aside.items() if step in committed]
     readable = sorted(aside | committed, reverse=True)
-    surplus = readable[keep:] if keep else []
+    best = best_step(root)
+    old = readable[keep.newest :] if keep.newest else []
+    surplus = [step for step in old if step != best and not keep.spares(step)]
     doomed += [(aside | committed)[step] for step in surplus]
     for path in doomed:
         # Renamed first: a half-deleted folder must not look like a checkpoint.
@@ -157,103 +214,6 @@ def prune(run_dir: Path, keep: int, *, newest_step: int) -> tuple[str, ...]:
         if folder.suffix == DELETING or (folder.suffix == PARTIAL and folder.step <= newest_step):
             shutil.rmtree(folder.path)
     return tuple(step_name(step) for step in surplus)
-
-
-def newest(run_dir: Path, on_skip: Callable[[str], None]) -> Path:
-    """The newest checkpoint that is whole; every file is hashed.
-
-    `on_skip` is told, in one line each, which newer ones were passed over and why.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    root = checkpoints_dir(run_dir)
-    num_skipped = 0
-    for folder in step_folders(root):
-        if folder.suffix in ("", REPLACED):
-            try:
-                verified(folder.path)
-            except CheckpointError as error:
-                num_skipped += 1
-                on_skip(f"skipped: {error}")
-            else:
-                return folder.path
-    found = f"none of its {num_skipped} checkpoints is whole" if num_skipped else "no checkpoint"
-    raise CheckpointError(
-        f"run {str(run_dir)!r}: {found} in {str(root)!r}; restore one from a copy, or start the "
-        "run without --resume"
-    )
-
-
-def verified(path: Path) -> CheckpointIndex:
-    """The index of a checkpoint, after every byte was compared with its SHA-256.
-
-    Raises:
-        CheckpointError: Names the first file that is missing or damaged, and what it holds.
-    """
-    index = _read_index(path)
-    for shard in index.shards:
-        file = path / shard.name
-        if not file.is_file():
-            raise CheckpointError(
-                f"checkpoint {path.name}: {shard.name} is missing; it held {_names_text(shard)}"
-            )
-        found = _sha256_or_error(file)
-        if found != shard.sha256:
-            raise CheckpointError(
-                f"checkpoint {path.name}: {shard.name} is damaged: found SHA-256 {found[:12]}…, "
-                f"needed {shard.sha256[:12]}…; it holds {_names_text(shard)}"
-            )
-    return index
-
-
-class CheckpointReader:
-    """Reads any part of any parameter from a checkpoint, whatever world wrote it.
-
-    Only the index is checked on opening; `newest` and `verified` check the shards.
-    """
-
-    def __init__(self, path: Path) -> None:
-        index = _read_index(path)
-        self._path = path
-        self.state: TrainState = index.state
-        self.parameters: dict[str, tuple[int, ...]] = index.parameters
-        self._pieces: dict[tuple[str, Kind], list[tuple[ChunkPlace, str]]] = defaultdict(list)
-        for shard in index.shards:
-            for place in shard.chunks:
-                self._pieces[place.name, place.kind].append((place, shard.name))
-
-    def read(self, name: str, kind: Kind, start: int, stop: int) -> np.ndarray:
-        """Elements [start, stop) of a flattened parameter, 1-D, in the dtype that was written.
-
-        Raises:
-            CheckpointError: The checkpoint has no such parameter, or fewer elements.
-        """
-        if name not in self.parameters:
-            raise CheckpointError(
-                f"checkpoint {self._path.name} has no parameter {name!r}; it is of another model"
-            )
-        size = prod(self.parameters[name])
-        if not 0 <= start <= stop <= size:
-            raise CheckpointError(
-                f"checkpoint {self._path.name}: {name} has {size} elements, needed "
-                f"[{start}, {stop}); it is of another model"
-            )
-        parts: list[np.ndarray] = []
-        for place, file in sorted(self._pieces[name, kind], key=lambda piece: piece[0].offset):
-            first, last = max(start, place.offset), min(stop, place.end)
-            if first < last:
-                parts.append(self._values(file, place, first - place.offset, last - place.offset))
-        return np.concatenate(parts) if parts else np.empty(0, np.float32)
-
-    def _values(self, file: str, place: ChunkPlace, first: int, last: int) -> np.ndarray:
-        try:
-            with safe_open(self._path / file, framework="numpy") as shard:
-                return np.asarray(shard.get_slice(place.key)[first:last])
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"checkpoint {self._path.name}: {file} cannot be read: {error}"
-            ) from error
 
 
 def _set_aside(final: Path) -> None:
@@ -287,13 +247,13 @@ def _described_shard(partial: Path, rank: int) -> ShardFile:
 def _check_coverage(
     partial: Path, shards: Sequence[ShardFile], parameters: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Every element of every parameter and moment is there exactly once, and nothing else."""
-    spans: dict[tuple[str, Kind], list[tuple[int, int]]] = {
-        (name, kind): [] for name in parameters for kind in KINDS
-    }
+    """Every parameter has its master; of each array every element is there once; nothing else."""
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for name in parameters:
+        spans[name, MASTER] = []
     for shard in shards:
         for place in shard.chunks:
-            if (place.name, place.kind) not in spans:
+            if place.name not in parameters:
                 raise CheckpointError(
                     f"checkpoint {partial.name}: {shard.name} holds {place.name!r}, which is no "
                     "parameter of this model"
@@ -311,41 +271,3 @@ def _check_coverage(
                 f"checkpoint {partial.name}: {kind} of {name} needs {size} elements, each once; "
                 f"the ranks wrote {sorted(pieces)}"
             )
-
-
-def _read_index(path: Path) -> CheckpointIndex:
-    for name in (INDEX, INDEX_HASH):
-        if not (path / name).is_file():
-            raise CheckpointError(f"checkpoint {path.name}: {name} is missing")
-    needed = (path / INDEX_HASH).read_bytes()[:64].decode("ascii", "replace")
-    found = _sha256_or_error(path / INDEX)
-    if found != needed:
-        raise CheckpointError(
-            f"checkpoint {path.name}: {INDEX} is damaged: found SHA-256 {found[:12]}…, "
-            f"needed {needed[:12]}…"
-        )
-    try:
-        index = from_json((path / INDEX).read_bytes(), CheckpointIndex, what=INDEX)
-    except DataError as error:
-        raise CheckpointError(f"checkpoint {path.name}: {error}") from error
-    if index.format != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {path.name} has format {index.format}; this version reads {FORMAT}"
-        )
-    return index
-
-
-def _sha256_or_error(file: Path) -> str:
-    try:
-        return sha256_of(file)
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint {file.parent.name}: {file.name} cannot be read: {error}"
-        ) from error
-
-
-def _names_text(shard: ShardFile) -> str:
-    names = sorted({place.name for place in shard.chunks})
-    shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing"
-    more = len(names) - _NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

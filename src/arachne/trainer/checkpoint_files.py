@@ -8,6 +8,7 @@ RUN_DIR/checkpoints/
     step-000124.partial/            being written, or left by a crash; never read
     step-000123.replaced/           committed earlier and saved once more; read if it has to be
     step-000100.deleting/           being pruned; never read
+    best.json                       {"step": 100, "loss": 0.5}: what pruning spares, if any
 """
 
 import hashlib
@@ -15,25 +16,28 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from safetensors import SafetensorError
 
-from arachne.core.errors import CheckpointError
+from arachne.core.errors import CheckpointError, DataError
+from arachne.core.strict_json import from_json, to_json
+from arachne.trainer.shard_file import Extent
 
-Kind = Literal["master", "exp_avg", "exp_avg_sq"]
-KINDS: tuple[Kind, ...] = ("master", "exp_avg", "exp_avg_sq")
-"""What is stored of each parameter: its value and AdamW's two moments."""
+MASTER = "master"
+"""The kind that every parameter has: its value in full precision."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; a reader refuses any other."""
+
+LOSSES_KEPT = 1000
+"""Losses that a checkpoint holds: the newest. `metrics.jsonl` has all of them."""
 
 INDEX = "index.json"
 INDEX_HASH = "index.json.sha256"
+BEST = "best.json"
 PARTIAL, REPLACED, DELETING = ".partial", ".replaced", ".deleting"
 
 _STEP_FOLDER = re.compile(r"step-(\d{6,})(\.partial|\.replaced|\.deleting)?")
@@ -41,18 +45,18 @@ _STEP_FOLDER = re.compile(r"step-(\d{6,})(\.partial|\.replaced|\.deleting)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of one flattened parameter, or of one of its moments.
+    """A piece of one flattened parameter, or of an array that belongs to it.
 
     Attributes:
         name: The parameter's name in the model.
-        kind: Which of its arrays.
+        kind: Which of its arrays: `master`, or whatever else the optimizer holds of it.
         offset: First element of the piece.
         total: Elements of the whole parameter.
         values: 1-D float32 or float64.
     """
 
     name: str
-    kind: Kind
+    kind: str
     offset: int
     total: int
     values: np.ndarray
@@ -68,14 +72,19 @@ class ChunkPlace:
     """Where a piece lies: elements [offset, offset + length) of a parameter, in one shard."""
 
     name: str
-    kind: Kind
+    kind: str
     offset: int
     length: int
+    extent: Extent
+
+    def __post_init__(self) -> None:
+        assert self.offset >= 0, self
+        assert self.length >= 1, self
 
     @property
     def key(self) -> str:
         """Name of its tensor in the shard."""
-        return f"{self.kind}/{self.name}@{self.offset}"
+        return tensor_key(self.name, self.kind, self.offset)
 
     @property
     def end(self) -> int:
@@ -85,11 +94,20 @@ class ChunkPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFile:
-    """One rank's file: its name, the SHA-256 of its bytes, and the pieces that it holds."""
+    """One rank's file: its name, its size and SHA-256, and the pieces that it holds."""
 
     name: str
+    num_bytes: int
     sha256: str
     chunks: tuple[ChunkPlace, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clips:
+    """Which clips a run trains on: how many, and a SHA-256 over all of them in their order."""
+
+    num_clips: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +120,15 @@ class TrainState:
         seed: The run's seed.
         world_size: Ranks that write the checkpoint.
         config_json: The resolved run file.
-        losses: Loss of every step that was taken; all finite.
+        base: What the frozen parameters under the trained ones are; empty if none is frozen.
+        losses: Losses of the newest updates, at most LOSSES_KEPT; all finite.
         cluster_json: The calibrated cluster that plans are made for; None before calibration.
+        numbers: What the optimizer remembers beside arrays.
+        left_out: Names of clips that some step had to do without, sorted.
+        clips: What the run trains on; None if that is not known.
+        next_plan_json: Plan of the next step; None if there is none.
+        requested_cluster_json: What the plan of the step after it was asked for with; None if it
+            was not asked for.
     """
 
     step: int
@@ -111,12 +136,19 @@ class TrainState:
     seed: int
     world_size: int
     config_json: str
+    base: str = ""
     losses: tuple[float, ...] = ()
     cluster_json: str | None = None
+    numbers: dict[str, float] = field(default_factory=dict[str, float])
+    left_out: tuple[str, ...] = ()
+    clips: Clips | None = None
+    next_plan_json: str | None = None
+    requested_cluster_json: str | None = None
 
     def __post_init__(self) -> None:
         assert 0 <= self.num_updates <= self.step, (self.num_updates, self.step)
         assert self.world_size >= 1, self.world_size
+        assert len(self.losses) <= LOSSES_KEPT, len(self.losses)
         assert all(isfinite(loss) for loss in self.losses), "JSON has no NaN"
 
 
@@ -128,6 +160,10 @@ class CheckpointIndex:
     state: TrainState
     parameters: dict[str, tuple[int, ...]]
     shards: tuple[ShardFile, ...]
+
+    def __post_init__(self) -> None:
+        for name, shape in self.parameters.items():
+            assert min(shape, default=0) >= 0, (name, shape)
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
@@ -143,6 +179,11 @@ def step_name(step: int) -> str:
 def shard_name(rank: int) -> str:
     """File of one rank: `shard-00003.safetensors`."""
     return f"shard-{rank:05d}.safetensors"
+
+
+def tensor_key(name: str, kind: str, offset: int) -> str:
+    """Name in a shard of the piece of a parameter that begins at an element."""
+    return f"{kind}/{name}@{offset}"
 
 
 def description_name(rank: int) -> str:
@@ -171,6 +212,36 @@ def step_folders(root: Path) -> tuple[StepFolder, ...]:
     return tuple(sorted(folders, key=lambda folder: (-folder.step, folder.suffix)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """Content of `best.json`: the step whose checkpoint pruning spares, and its held-out loss."""
+
+    step: int
+    loss: float
+
+
+def known_best(root: Path) -> Best | None:
+    """What `best.json` holds; None if there is no such file, or it cannot be read."""
+    try:
+        return from_json((root / BEST).read_bytes(), Best, what=BEST)
+    except (OSError, DataError):
+        return None
+
+
+def best_step(root: Path) -> int | None:
+    """The step that `best.json` names; None if there is no such file, or it cannot be read."""
+    best = known_best(root)
+    return best.step if best is not None else None
+
+
+def write_best(root: Path, best: Best) -> None:
+    """Name the best checkpoint, in one go: a kill leaves the old name or the new one."""
+    partial = root / (BEST + PARTIAL)
+    write_synced(partial, to_json(best))
+    partial.replace(root / BEST)
+    sync(root)
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
@@ -197,7 +268,7 @@ def disk_errors_named(folder: Path) -> Iterator[None]:
     """Turn what the disk refuses into a `CheckpointError` with the folder's name."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise CheckpointError(
             f"checkpoint {str(folder)!r} cannot be written: {error}; earlier checkpoints are "
             "untouched; free space or change run.dir, then resume"

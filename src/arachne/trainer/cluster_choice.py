@@ -8,6 +8,7 @@ from arachne.core.placed_plan import PlacedPlan
 from arachne.core.units import count_text
 from arachne.cost.cluster_files import load_cluster
 from arachne.trainer.measure import calibrated, guessed_cluster
+from arachne.trainer.online_encoders import with_everything_missing
 from arachne.trainer.planning import PlanRequest, plan_batch
 from arachne.trainer.session import Session
 
@@ -17,17 +18,19 @@ FALLBACK_PLANNER = "static_degree_longest_first"
 def chosen_cluster(session: Session, known: Cluster | None) -> Cluster:
     """The run's cluster; `known` is a checkpoint's, which serves as long as the ranks are as many.
 
-    All ranks call it together.
+    Beside a named cluster it counts only where the run corrects its cost model. All ranks call it
+    together.
 
     Raises:
         ConfigError: The named cluster does not exist, or has other GPUs than the run has ranks.
         InfeasibleError: A clip of the dataset fits nowhere; told before anything is measured.
     """
     name, world_size = session.config.cluster.name, session.world.size
-    if name != "auto":
-        cluster = _named_cluster(name, world_size)
-    elif known is not None and known.num_gpus == world_size:
+    is_corrected = session.config.planner.recalibrate_every > 0
+    if known is not None and known.num_gpus == world_size and (name == "auto" or is_corrected):
         cluster = known
+    elif name != "auto":
+        cluster = _named_cluster(name, world_size)
     else:
         _check_every_shape_fits(session, guessed_cluster(session))
         calibration = calibrated(session)
@@ -64,5 +67,7 @@ def _check_every_shape_fits(session: Session, cluster: Cluster) -> None:
     rows = session.prepared.train.rows
     first_of_shape = {row.bucket: item for item, row in reversed(tuple(enumerate(rows)))}
     items = tuple(sorted(first_of_shape.values()))
-    request = session.plan_request(0, cluster)
-    fallback_plan(replace(request, batch=session.prepared.train.batch_of(items, 0)))
+    batch = session.prepared.train.batch_of(items, 0)
+    if session.encoders is not None:
+        batch = with_everything_missing(batch)
+    fallback_plan(replace(session.plan_request(0, cluster), batch=batch))

@@ -5,21 +5,21 @@ Every key has a default where a safe one exists; unknown keys are errors with th
 
 from dataclasses import dataclass, field
 
+from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
+from arachne.core.families.family import ObjectiveKind
 from arachne.trainer.settings.batch import BatchSettings
 from arachne.trainer.settings.checkpoint import CheckpointSettings
 from arachne.trainer.settings.cluster import ClusterSettings
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.settings.logging import LoggingSettings
+from arachne.trainer.settings.lora import LoraSettings
 from arachne.trainer.settings.model import ModelSettings
 from arachne.trainer.settings.objective import ObjectiveSettings
 from arachne.trainer.settings.optimizer import OptimizerSettings
 from arachne.trainer.settings.planner import PlannerSettings
 from arachne.trainer.settings.run import RunSettings
 from arachne.trainer.settings.validation import ValidationSettings
-
-TRAINED_FAMILIES = ("wan", "skyreels_v2", "hunyuan_video")
-"""Families that a run can train; the others can be planned for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class RunConfig:
     run: RunSettings
     data: DataSettings
     model: ModelSettings = field(default_factory=ModelSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     planner: PlannerSettings = field(default_factory=PlannerSettings)
@@ -39,4 +40,21 @@ class RunConfig:
     logging: LoggingSettings = field(default_factory=LoggingSettings)
 
     def __post_init__(self) -> None:
-        self.data.shape_rules.check(family_named(self.model.family).geometry)
+        geometry = family_named(self.model.family).geometry
+        self.data.shape_rules.check(geometry)
+        if self.validation.sample_every:
+            geometry.check(self.validation.sample_bucket)
+        self.optimizer.check_steps(self.run.steps)
+        if self.lora.is_on and (self.model.freeze or self.model.train_only):
+            raise ConfigError(
+                "with lora.rank above 0 only adapters are trained; leave model.freeze and "
+                "model.train_only out, or set lora.rank to 0"
+            )
+        self.objective.check(self.objective_kind)
+
+    @property
+    def objective_kind(self) -> ObjectiveKind:
+        """What the run trains: as it says, or else what its family was trained on."""
+        if self.objective.kind != "auto":
+            return self.objective.kind
+        return family_named(self.model.family).objective

@@ -2,21 +2,29 @@
 
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from arachne.core.bucket import Bucket
+from arachne.core.errors import CheckpointError
 from arachne.core.families import family_named
 from arachne.models.diffusers_module import VideoTransformer
 from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.runtime.sharded_optimizer import AVERAGE, MASTER
+from arachne.trainer.built_model import DTYPES, training_model
 from arachne.trainer.checkpoint import CheckpointReader
 from arachne.trainer.config import RunConfig
-from arachne.trainer.sampling import noise_of, sample_latents
-from arachne.trainer.session import DTYPES, built_model
+from arachne.trainer.frozen_base import check_same_base, frozen_base
+from arachne.trainer.objective import objective_of
+from arachne.trainer.sampling import noise_of, walk
 from arachne.trainer.state import check_same_model
+
+Weights = Literal["raw", "ema"]
+"""The weights as they were trained, or their moving average."""
 
 
 def generate(
@@ -28,6 +36,7 @@ def generate(
     steps: int,
     guidance: float,
     seed: int,
+    weights: Weights = "raw",
 ) -> NDArray[np.uint8]:
     """Frames [F, H, W, 3] for a prompt, in the run's own encoders and model.
 
@@ -36,38 +45,55 @@ def generate(
         CheckpointError: The checkpoint is of another model.
     """
     settings = config.model
-    grid = family_named(settings.family).geometry.latent_grid(bucket)
+    geometry = family_named(settings.family).geometry
+    grid = geometry.latent_grid(bucket)
     video_encoder = video_encoder_named(settings.video_encoder, family=settings.family)
-    text_encoder = text_encoder_named(settings.text_encoder, settings.num_text_tokens)
-    model = trained_model(config, checkpoint, video_encoder, text_encoder)
+    text_encoder = text_encoder_named(
+        settings.text_encoder, settings.num_text_tokens, family=settings.family
+    )
+    model = trained_model(config, checkpoint, video_encoder, text_encoder, weights)
     dtype = torch.promote_types(DTYPES[settings.dtype], torch.float32)
-    latents = sample_latents(
+    latents = walk(
         model.predict,
         noise_of((1, video_encoder.latent_channels, *grid), seed, dtype),
         torch.from_numpy(text_encoder.encode(prompt))[None].to(dtype),
         null_text_LD=torch.from_numpy(text_encoder.encode("")).to(dtype),
-        steps=steps,
-        shift=config.objective.shift,
+        steps=objective_of(config).sampler_steps(steps, geometry.num_tokens(bucket)),
         guidance=guidance,
     )
     return video_encoder.decode(latents[0].float().numpy())
 
 
 def trained_model(
-    config: RunConfig, checkpoint: Path, video_encoder: VideoEncoder, text_encoder: TextEncoder
+    config: RunConfig,
+    checkpoint: Path,
+    video_encoder: VideoEncoder,
+    text_encoder: TextEncoder,
+    weights: Weights = "raw",
 ) -> VideoTransformer:
-    """The run's model with a checkpoint's master weights, in `model.dtype`, on the CPU.
+    """The run's model with a checkpoint's weights, in `model.dtype`, on the CPU.
+
+    Parameters that were not trained are those that the run started from.
 
     Raises:
         ConfigError: The encoders do not fit the model.
-        CheckpointError: The checkpoint has other parameters.
+        CheckpointError: The checkpoint has other parameters, or no moving average of them, or was
+            trained on other frozen ones.
     """
-    model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
+    model = training_model(config, video_encoder, text_encoder, starts=False)
     reader = CheckpointReader(checkpoint)
-    parameters = dict(model.module.named_parameters())
+    named = model.module.named_parameters()
+    parameters = {name: parameter for name, parameter in named if parameter.requires_grad}
     check_same_model(reader, {name: tuple(p.shape) for name, p in parameters.items()})
+    check_same_base(reader, frozen_base(config, model.module), config)
+    kind = MASTER if weights == "raw" else AVERAGE
+    if not all(reader.holds(name, kind) for name in parameters):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.name} has no moving average of the weights, since the run had "
+            "optimizer.ema_decay = 0; take --weights raw"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            values = reader.read(name, "master", 0, prod(parameter.shape))
+            values = reader.read(name, kind, 0, prod(parameter.shape))
             parameter.copy_(torch.from_numpy(values).view(parameter.shape))
     return model

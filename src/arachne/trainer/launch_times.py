@@ -20,7 +20,8 @@ from arachne.trainer.session import Session
 def measured_launches(
     session: Session, plan: PlacedPlan, log: RankLog, is_kept: Sequence[bool] = ()
 ) -> tuple[MeasuredLaunch, ...]:
-    """The launches of a plan that ran, in its order; all ranks call it together and get the same.
+    """The training launches of a plan that ran, in its order; all ranks call it together and get
+    the same. Encoders' are left out: the cost model is not fitted to them.
 
     Args:
         session: This rank's.
@@ -45,6 +46,8 @@ def measured_launches(
             seconds[index].append((gathered[rank][place][0], gathered[rank][place][1]))
     found: list[MeasuredLaunch] = []
     for index, launch in enumerate(plan.launches):
+        if launch.cascade.module != "dit":
+            continue
         compute_s, inside_s = zip(*seconds[index], strict=True)
         is_whole = not is_kept or all(is_kept[slot] for slot in launch.cascade.slots)
         if is_whole and min(compute_s) > 0.0:

@@ -4,73 +4,38 @@ While step k runs, the clips of step k+1 are read and the plan of step k+2 is ma
 one step ahead, so that each rank can load what its own launches need and nothing else.
 """
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import median
 
-from arachne.core.batch import Batch
 from arachne.core.cluster import Cluster
+from arachne.core.errors import CheckpointError
 from arachne.core.placed_plan import PlacedPlan
-from arachne.core.rank_log import RankLog
-from arachne.core.trace import Trace
-from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.data.loader import ClipLoader
 from arachne.runtime.plan_source import PlanSource
 from arachne.runtime.watched import launch_texts
 from arachne.trainer import state
-from arachne.trainer.agreement import do_together
+from arachne.trainer.agreement import do_together, largest
 from arachne.trainer.bad_steps import MAX_BAD_STEPS, too_many_bad_steps, why_skipped
 from arachne.trainer.cluster_choice import chosen_cluster, fallback_plan
 from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.launch_times import measured_launches
+from arachne.trainer.listener import Listener, StepReport
 from arachne.trainer.measure import shared_trace
+from arachne.trainer.milestones import Milestones
+from arachne.trainer.online_steps import OnlineSteps, online_steps
 from arachne.trainer.planning import PlanRequest, plan_batch
 from arachne.trainer.recalibration import Recalibrator
+from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.schedule import learning_rate
 from arachne.trainer.session import Session
-from arachne.trainer.state import Progressed
-from arachne.trainer.step import StepOutcome, run_step, slots_of_rank
+from arachne.trainer.state import Progressed, Upcoming
+from arachne.trainer.step import run_step, slots_of_rank
+from arachne.trainer.step_figures import step_figures
 from arachne.trainer.stop_request import StopRequest
-from arachne.trainer.validation import validation_loss
 
 _MAX_SHOWN_RANKS = 16
 """Larger worlds write their logs and exchange none; `arachne report` joins them afterwards."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """What is known of a step once it is over.
-
-    Attributes:
-        trace: Spans of all ranks, for steps that are traced.
-        launches: What each launch took; those that had to do without a clip are left out.
-        lr: Learning rate.
-        modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
-    """
-
-    step: int
-    batch: Batch
-    plan: PlacedPlan
-    outcome: StepOutcome
-    trace: Trace | None
-    launches: tuple[MeasuredLaunch, ...]
-    lr: float
-    modelled_step_s: float
-
-    @property
-    def launch_error(self) -> float | None:
-        """Median over the launches of |promised / measured − 1|; None if there was none."""
-        return median(each.plan_error for each in self.launches) if self.launches else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """Who is told what, on every rank; the command line shows it and writes the run's files."""
-
-    on_step: Callable[[StepReport], None]
-    on_validation: Callable[[int, float], None]
-    on_rank_log: Callable[[RankLog], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +44,37 @@ class Finished:
 
     Attributes:
         step: Optimizer steps done.
-        was_stopped: True if a signal ended it before the last step.
-        losses: Loss of every updating step so far.
+        stopped_by: Number of the signal that ended it before the last step; None if none did.
+        losses: Losses of the newest updates, at most `LOSSES_KEPT`.
         cluster: What plans were made for at the end.
         left_out: Names of clips that some step had to do without, sorted.
+        save_stalls_s: How long training waited for each checkpoint to begin, on this rank.
     """
 
     step: int
-    was_stopped: bool
+    stopped_by: int | None
     losses: tuple[float, ...]
     cluster: Cluster
     left_out: tuple[str, ...]
+    save_stalls_s: tuple[float, ...]
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal ended it before the last step."""
+        return self.stopped_by is not None
 
 
 def train(
-    session: Session, listener: Listener, *, resume: bool, max_bad_steps: int = MAX_BAD_STEPS
+    session: Session,
+    listener: Listener,
+    *,
+    resume: bool,
+    takes_other_clips: bool = False,
+    max_bad_steps: int = MAX_BAD_STEPS,
 ) -> Finished:
     """Train to `run.steps`; all ranks call it together.
+
+    A run is resumed on other clips than before only if `takes_other_clips`.
 
     Raises:
         CheckpointError: There is nothing to resume from, or a checkpoint cannot be written.
@@ -103,61 +82,84 @@ def train(
         InfeasibleError: A clip fits nowhere on the cluster; told before the first step.
     """
     stop = StopRequest()
-    stop.listen()
-    progressed = state.load_newest(session) if resume else _fresh()
+    progressed = _fresh()
+    if resume:
+        progressed = state.load_newest(session, takes_other_clips=takes_other_clips)
     cluster = chosen_cluster(session, progressed.cluster)
     recalibrator = Recalibrator(session, cluster)
-    if progressed.step == 0:
-        _validate(session, listener, 0)
-    run = _Run(
-        session=session,
-        listener=listener,
-        recalibrator=recalibrator,
-        stop=stop,
-        max_bad_steps=max_bad_steps,
-    )
-    with (
-        PlanSource[PlanRequest](
-            session.world,
-            session.groups.world,
-            request_of=lambda step: session.plan_request(step, recalibrator.cluster),
-            make_plan=plan_batch,
-            make_fallback=fallback_plan,
-            timeout_s=session.config.planner.timeout_s,
-            say=session.say,
-        ) as plans,
-        ClipLoader[ClipArrays](
-            session.prepared.train.read, max_items=2 * session.config.batch.clips
-        ) as loader,
-    ):
-        return run.steps(progressed, plans, loader)
+    milestones = Milestones(session, listener, lambda: recalibrator.cluster)
+    rate_flops_per_s = cluster.device.matmul_flops_per_s
+    origin = "measured here" if session.config.cluster.name == "auto" else f"of {cluster.name}"
+    session.say(f"MFU is against {rate_flops_per_s / 1e12:.3g} TFLOP/s per rank, {origin}")
+    with online_steps(session, progressed.step) as online:
+        run = _Run(
+            session=session,
+            listener=listener,
+            milestones=milestones,
+            recalibrator=recalibrator,
+            stop=stop,
+            max_bad_steps=max_bad_steps,
+            rate_flops_per_s=rate_flops_per_s,
+            online=online,
+        )
+        if progressed.upcoming is not None and progressed.upcoming.requested_with is not None:
+            run.requested_with[progressed.step + 1] = progressed.upcoming.requested_with
+        with (
+            PlanSource[PlanRequest](
+                session.world,
+                session.groups.world,
+                request_of=run.request,
+                make_plan=plan_batch,
+                make_fallback=fallback_plan,
+                timeout_s=session.config.planner.timeout_s,
+                say=session.say,
+            ) as plans,
+            ClipLoader[ClipArrays](
+                session.prepared.train.read, max_items=2 * session.config.batch.clips
+            ) as loader,
+            CheckpointSaver(session) as saver,
+            stop.listening(),
+        ):
+            return run.steps(progressed, plans, loader, saver)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     session: Session
     listener: Listener
+    milestones: Milestones
     recalibrator: Recalibrator
     stop: StopRequest
     max_bad_steps: int
-    left_out: set[str] = field(default_factory=set)
+    rate_flops_per_s: float
+    online: OnlineSteps | None
+    requested_with: dict[int, Cluster] = field(default_factory=dict[int, Cluster])
 
     def steps(
         self,
         progressed: Progressed,
         plans: PlanSource[PlanRequest],
         loader: ClipLoader[ClipArrays],
+        saver: CheckpointSaver,
     ) -> Finished:
         config = self.session.config
         last = config.run.steps
+        best = self.milestones.begin(progressed.step)
+        if best is not None:
+            self.milestones.keep_best(progressed.step, best, saver)  # its checkpoint was loaded
         if progressed.step >= last:
-            return self._finished(progressed, was_stopped=False)
-        plan = self._plan_of(progressed.step, plans, loader)
+            return self._finished(progressed, saver, was_stopped=False)
+        known = progressed.upcoming.plan if progressed.upcoming else None
+        if self.online is not None:
+            known = None  # it counts on what was encoded ahead, which no checkpoint holds
+        plan = self._plan_of(progressed.step, plans, loader, known)
         bad_steps = 0
         for step in range(progressed.step, last):
             next_plan = self._plan_of(step + 1, plans, loader) if step + 1 < last else None
-            report = self._step(step, plan, loader)
-            progressed = _after(progressed, report.outcome)
+            report = self._step(step, plan, next_plan, loader)
+            progressed = progressed.after(
+                report.outcome.loss if report.outcome.is_updated else None, _left_out(report)
+            )
             self.recalibrator.after_step(step, report.launches)
             do_together(
                 self.session.world,
@@ -167,53 +169,124 @@ class _Run:
             self._say_what_was_left_out(report)
             bad_steps = 0 if report.outcome.is_updated else bad_steps + 1
             if bad_steps >= self.max_bad_steps:
+                with suppress(CheckpointError):
+                    saver.finish()
                 raise too_many_bad_steps(self.session, bad_steps, step, self._why_skipped(report))
+            saver.advance()
             done = step + 1
             wants_stop = report.outcome.wants_stop
             every = config.checkpoint.every
-            if wants_stop or done == last or (every and done % every == 0):
-                self.session.recorder.progress.change("checkpoint")
-                state.save(self.session, replace(progressed, cluster=self.recalibrator.cluster))
+            is_saved = wants_stop or done == last or bool(every and done % every == 0)
+            if is_saved:
+                saver.begin(state.train_state(self.session, self._saved(progressed, next_plan)))
             if wants_stop and done < last:
-                return self._finished(progressed, was_stopped=True)
-            if (config.validation.every and done % config.validation.every == 0) or done == last:
-                _validate(self.session, self.listener, done)
+                return self._finished(progressed, saver, was_stopped=True)
+            best = self.milestones.reach(done)
+            if best is not None:
+                self._keep_best(progressed, best, saver, next_plan, is_saved=is_saved)
             if next_plan is not None:
                 plan = next_plan
-        return self._finished(progressed, was_stopped=False)
+        return self._finished(progressed, saver, was_stopped=False)
 
-    def _finished(self, progressed: Progressed, *, was_stopped: bool) -> Finished:
+    def _keep_best(
+        self,
+        progressed: Progressed,
+        loss: float,
+        saver: CheckpointSaver,
+        next_plan: PlacedPlan | None,
+        *,
+        is_saved: bool,
+    ) -> None:
+        """Keep the state that has the lowest held-out loss so far."""
+        if not is_saved:
+            saver.begin(state.train_state(self.session, self._saved(progressed, next_plan)))
+        self.milestones.keep_best(progressed.step, loss, saver)
+
+    def request(self, step: int) -> PlanRequest:
+        """What the plan of a step depends on; called on rank 0."""
+        cluster = self.cluster_for(step)
+        if self.online is not None:
+            return self.online.request(step, cluster)
+        return self.session.plan_request(step, cluster)
+
+    def cluster_for(self, step: int) -> Cluster:
+        """What the plan of a step is asked for with; rank 0, which plans, remembers it."""
+        return self.requested_with.setdefault(step, self.recalibrator.cluster)
+
+    def _saved(self, progressed: Progressed, next_plan: PlacedPlan | None) -> Progressed:
+        """With all that a resumed run needs to plan as this one does."""
+        upcoming = None
+        if next_plan is not None:
+            requested_with = self.requested_with.get(next_plan.step + 1)
+            upcoming = Upcoming(plan=next_plan, requested_with=requested_with)
+        return replace(progressed, cluster=self.recalibrator.cluster, upcoming=upcoming)
+
+    def _finished(
+        self, progressed: Progressed, saver: CheckpointSaver, *, was_stopped: bool
+    ) -> Finished:
+        if self.online is not None:
+            self.online.drop()
+        saver.finish()
+        stopped_by = None
+        if was_stopped:
+            world, everyone = self.session.world, self.session.groups.world
+            stopped_by = largest(world, everyone, self.stop.number)
         return Finished(
             step=progressed.step,
-            was_stopped=was_stopped,
+            stopped_by=stopped_by,
             losses=progressed.losses,
             cluster=self.recalibrator.shared_cluster(),
-            left_out=tuple(sorted(self.left_out)),
+            left_out=tuple(sorted(progressed.left_out)),
+            save_stalls_s=tuple(saver.stalls_s),
         )
 
     def _plan_of(
-        self, step: int, plans: PlanSource[PlanRequest], loader: ClipLoader[ClipArrays]
+        self,
+        step: int,
+        plans: PlanSource[PlanRequest],
+        loader: ClipLoader[ClipArrays],
+        known: PlacedPlan | None = None,
     ) -> PlacedPlan:
         """The plan of a step; starts reading its clips, and planning the step after it."""
         self.session.recorder.progress.change("plan")
-        plan = plans.obtain(step)
+        plan = known or plans.obtain(step)
+        self.requested_with.pop(step, None)
         self.session.recorder.finish(step=step, planner="plan")  # sending it belongs to no step
         if step + 1 < self.session.config.run.steps:
             plans.request(step + 1)
         items = self.session.step_batch(step).items
-        loader.prefetch(items[slot] for slot in slots_of_rank(plan, self.session.world.rank))
+        slots = slots_of_rank(plan, self.session.world.rank)
+        if self.online is not None:
+            self.online.expect(plan)
+            slots = [slot for slot in slots if not self.online.made_in(step, slot)]
+        loader.prefetch(items[slot] for slot in slots)
         return plan
 
-    def _step(self, step: int, plan: PlacedPlan, loader: ClipLoader[ClipArrays]) -> StepReport:
+    def _step(
+        self,
+        step: int,
+        plan: PlacedPlan,
+        next_plan: PlacedPlan | None,
+        loader: ClipLoader[ClipArrays],
+    ) -> StepReport:
         session = self.session
         chosen = self.session.step_batch(step)
-        texts = launch_texts(chosen.batch, plan, session.world.rank)
+        following = self.session.step_batch(step + 1).batch if self.online is not None else None
+        texts = launch_texts(chosen.batch, plan, session.world.rank, following)
         session.recorder.progress.begin_step(step, texts)
-        lr = learning_rate(session.config.optimizer, step)
+        lr = learning_rate(session.config.optimizer, step, session.config.run.steps)
         outcome = run_step(
-            session, chosen, plan, read=loader.take, lr=lr, wants_stop=lambda: self.stop.is_set
+            session,
+            chosen,
+            plan,
+            read=loader.take,
+            lr=lr,
+            wants_stop=lambda: self.stop.is_set,
+            online=self.online.of_step(plan, next_plan) if self.online is not None else None,
         )
         launches = measured_launches(session, plan, outcome.log, outcome.vote.is_kept)
+        costs = session.costs(self.recalibrator.cluster)
+        figures = step_figures(session, costs, chosen.batch, plan, outcome)
         trace = None
         if self._is_traced(step) and session.world.size <= _MAX_SHOWN_RANKS:
             trace = shared_trace(session, outcome.log)
@@ -225,8 +298,9 @@ class _Run:
             trace=trace,
             launches=launches,
             lr=lr,
-            modelled_step_s=plan.makespan_s
-            + session.costs(self.recalibrator.cluster).step_overhead_s(),
+            modelled_step_s=plan.makespan_s + costs.step_overhead_s(),
+            figures=figures,
+            utilisation=figures.utilisation(self.rate_flops_per_s),
         )
 
     def _is_traced(self, step: int) -> bool:
@@ -234,15 +308,15 @@ class _Run:
         return bool(every) and step % every == 0
 
     def _tell(self, report: StepReport) -> None:
+        if self.online is not None:
+            self.online.check()
         if self._is_traced(report.step):
             self.listener.on_rank_log(report.outcome.log)
         self.listener.on_step(report)
 
     def _say_what_was_left_out(self, report: StepReport) -> None:
-        for clip, kept in zip(report.batch.clips, report.outcome.vote.is_kept, strict=True):
-            if not kept:
-                self.left_out.add(clip.name)
-                self.session.say(f"step {report.step}: clip {clip.name!r} cannot be read; left out")
+        for name in sorted(_left_out(report)):
+            self.session.say(f"step {report.step}: clip {name!r} cannot be read; left out")
         if not report.outcome.is_updated:
             self.session.say(f"step {report.step}: {self._why_skipped(report)}; step skipped")
 
@@ -254,17 +328,7 @@ def _fresh() -> Progressed:
     return Progressed(step=0, num_updates=0, losses=(), cluster=None)
 
 
-def _after(progressed: Progressed, outcome: StepOutcome) -> Progressed:
-    if not outcome.is_updated:
-        return replace(progressed, step=progressed.step + 1)
-    return replace(
-        progressed,
-        step=progressed.step + 1,
-        num_updates=progressed.num_updates + 1,
-        losses=(*progressed.losses, outcome.loss),
-    )
-
-
-def _validate(session: Session, listener: Listener, step: int) -> None:
-    if session.config.validation.every:
-        listener.on_validation(step, validation_loss(session))
+def _left_out(report: StepReport) -> frozenset[str]:
+    """Names of the clips that a step had to do without."""
+    kept = zip(report.batch.clips, report.outcome.vote.is_kept, strict=True)
+    return frozenset(clip.name for clip, is_kept in kept if not is_kept)

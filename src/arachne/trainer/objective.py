@@ -1,10 +1,8 @@
-"""Flow matching: the loss of the clips of one launch.
+"""The loss of the clips of one launch, under any objective.
 
-    x = (1 − sigma)·clean + sigma·noise,   target = noise − clean
-    loss of a clip = mean over its elements of (prediction − target)²
+    loss of a clip = weight · mean over its elements of (prediction − target)²
 
-Source: Lipman et al. 2022 (arXiv 2210.02747), Liu et al. 2022 (rectified flow); the shift of the
-noise level and logit-normal sampling: Esser et al. 2024 (arXiv 2403.03206).
+What is mixed and predicted at a noise level: `flow_matching` and `ddpm`.
 
 Shape suffixes:
   B clips of the launch   C latent channels   F frames   H height   W width (of the latent)
@@ -13,44 +11,86 @@ Shape suffixes:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from arachne.models.interface import VideoModel
+from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays
+from arachne.trainer.ddpm import Ddpm
+from arachne.trainer.flow_matching import FlowMatching
+from arachne.trainer.mixture import Mixture
 from arachne.trainer.randomness import ClipDraw
-from arachne.trainer.sampling import shifted_sigma
-from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.sampling import SamplerStep
+
+
+class Objective(Protocol):
+    """How noise is added, what a model predicts, and how a video is made of its predictions.
+
+    A level is what `VideoModel.predict` gets: sigma of flow matching, timestep / 1000 of DDPM.
+    """
+
+    def level(self, draw: ClipDraw, num_tokens: int) -> float:
+        """The level that a clip of so many tokens trains at."""
+        ...
+
+    def even_level(self, share: float, num_tokens: int) -> float:
+        """The level that lies `share` of the way through the trained range."""
+        ...
+
+    def loss_weight(self, level: float, num_tokens: int) -> float:
+        """What a level counts in the loss."""
+        ...
+
+    def mixture(self, level_B: Tensor) -> Mixture:
+        """What the model sees, and what it is to predict."""
+        ...
+
+    def sampler_steps(self, num_steps: int, num_tokens: int) -> tuple[SamplerStep, ...]:
+        """The way from noise to a clip of so many tokens."""
+        ...
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """The run's objective."""
+    kinds = {"flow_matching": FlowMatching, "ddpm": Ddpm}
+    return kinds[config.objective_kind](settings=config.objective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipSample:
-    """One clip with what chance decided for it."""
+    """One clip with what chance decided for it.
+
+    Attributes:
+        sigma: Its noise level, from 0 (clean) to 1 (noise).
+        loss_weight: What that level counts in the loss.
+    """
 
     arrays: ClipArrays
     noise: Tensor
     sigma: float
     has_caption: bool
+    loss_weight: float = 1.0
 
 
-def sigma_of(draw: ClipDraw, settings: ObjectiveSettings) -> float:
-    """The clip's noise level, from 0 (clean) to 1 (noise), shifted."""
-    if settings.timestep_sampling == "uniform":
-        unshifted = draw.uniform
-    else:
-        unshifted = 1.0 / (1.0 + exp(-draw.normal))
-    return shifted_sigma(unshifted, settings.shift)
-
-
-def training_sample(arrays: ClipArrays, draw: ClipDraw, settings: ObjectiveSettings) -> ClipSample:
+def training_sample(
+    arrays: ClipArrays,
+    draw: ClipDraw,
+    objective: Objective,
+    *,
+    num_tokens: int,
+    caption_dropout: float,
+) -> ClipSample:
     """A clip as it is trained in this step."""
+    level = objective.level(draw, num_tokens)
     return ClipSample(
         arrays=arrays,
         noise=torch.from_numpy(draw.noise),
-        sigma=sigma_of(draw, settings),
-        has_caption=draw.caption_uniform >= settings.caption_dropout,
+        sigma=level,
+        has_caption=draw.caption_uniform >= caption_dropout,
+        loss_weight=objective.loss_weight(level, num_tokens),
     )
 
 
@@ -58,6 +98,7 @@ def clip_losses(
     model: VideoModel,
     samples: Sequence[ClipSample],
     *,
+    objective: Objective,
     null_text: Tensor,
     device: torch.device,
     dtype: torch.dtype,
@@ -65,8 +106,9 @@ def clip_losses(
     """The loss of each clip [B], from one stacked forward pass; all clips have one shape.
 
     Args:
-        model: Predicts the velocity.
+        model: Predicts what the objective asks for.
         samples: The clips.
+        objective: What is mixed and predicted.
         null_text: Token states [L, D] of a dropped caption.
         device: Where the model computes.
         dtype: The model's; the error is squared and averaged in float32 or wider.
@@ -82,11 +124,18 @@ def clip_losses(
         [torch.from_numpy(s.arrays.text) if s.has_caption else null_text for s in samples]
     )
     sigma_B = torch.tensor([s.sigma for s in samples], dtype=wide, device=device)
-    sigma_B1111 = sigma_B.view(-1, 1, 1, 1, 1)
-    noisy_BCFHW = (1.0 - sigma_B1111) * clean_BCFHW + sigma_B1111 * noise_BCFHW
+    mixture = objective.mixture(sigma_B)
+
+    def mixed(clean_B: Tensor, noise_B: Tensor) -> Tensor:
+        shape = (-1, 1, 1, 1, 1)
+        return clean_B.view(shape) * clean_BCFHW + noise_B.view(shape) * noise_BCFHW
+
+    noisy_BCFHW = mixed(mixture.clean, mixture.noise)
     predicted_BCFHW = model.predict(noisy_BCFHW, sigma_B, text_BLD)
-    error_BCFHW = predicted_BCFHW.to(wide) - (noise_BCFHW - clean_BCFHW)
-    return error_BCFHW.pow(2).flatten(1).mean(dim=1)
+    target_BCFHW = mixed(mixture.target_clean, mixture.target_noise)
+    error_BCFHW = predicted_BCFHW.to(wide) - target_BCFHW
+    weight_B = torch.tensor([s.loss_weight for s in samples], dtype=wide, device=device)
+    return weight_B * error_BCFHW.pow(2).flatten(1).mean(dim=1)
 
 
 def clip_weights(

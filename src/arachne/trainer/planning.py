@@ -1,25 +1,40 @@
 """From a step's batch to the placed plan that all ranks run; needs no torch, runs anywhere."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arachne.core.batch import Batch
-from arachne.core.blocks import allowed_degrees, ladders
+from arachne.core.blocks import allowed_degrees, ladders, plan_blocks
 from arachne.core.cluster import Cluster
+from arachne.core.families import family_named
+from arachne.core.families.encoders import DCT_CODEC, HASHED_TEXT
 from arachne.core.model_shape import ModelShape
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
+from arachne.cost.encoder_costs import Encoders
 from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
-from arachne.cost.training_state import TrainingState
+from arachne.cost.model_counts import model_counts
+from arachne.cost.training_state import TrainingState, lora_weights
 from arachne.mapper.placement import place
 from arachne.planner.budget import iterations_within
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import planner_named
+from arachne.planner.tree import NAME as ARACHNE
+from arachne.planner.tree import baseline_plans
 from arachne.trainer.config import RunConfig
 from arachne.trainer.settings.planner import PlannerSettings
 
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+
+_MASTER_BYTES = 4
+"""Master weights are float32, or wider when the model is."""
+
+_8BIT_BLOCK = 256
+"""8-bit moments share a scale of this many elements."""
+
+_ENCODER_ELEMENT_BYTES = 4
+"""Encoders run in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +88,66 @@ def run_costs(
     config: RunConfig, model: ModelShape, cluster: Cluster, *, needs_heads: bool
 ) -> CostModel:
     """What launches of a run cost; `needs_heads` on GPUs, where each rank needs a head."""
+    encoders = run_encoders(config) if config.data.encode == "online" else None
     return CostModel(
         model=model,
         cluster=cluster,
         element_bytes=_ELEMENT_BYTES[config.model.dtype],
-        state=TrainingState(gradients=config.optimizer.gradients),
+        state=TrainingState(
+            gradients=config.optimizer.gradients,
+            optimizer_bytes=_optimizer_bytes(config, model),
+            num_adapter_weights=_num_adapter_weights(config, model),
+            frozen_encoder_bytes=encoders.parameter_bytes if encoders else 0.0,
+        ),
         options=CostOptions(
             recompute=config.planner.recompute, ring=config.planner.ring, needs_heads=needs_heads
         ),
+        encoders=encoders,
+    )
+
+
+def _optimizer_bytes(config: RunConfig, model: ModelShape) -> float:
+    """Bytes of master weight, optimizer state and moving average for each trained weight.
+
+    A class that is named by its path is taken to keep two moments. Muon keeps one for the matrices
+    of the blocks, which are taken to be all of their weights, and adapters to be matrices of
+    blocks too.
+    """
+    optimizer = config.optimizer
+    number_bytes = max(_MASTER_BYTES, _ELEMENT_BYTES[config.model.dtype])
+    moment_bytes = 2.0 * number_bytes
+    if optimizer.name == "adamw8bit":
+        moment_bytes = 2.0 * (1.0 + number_bytes / _8BIT_BLOCK)
+    elif optimizer.name == "muon":
+        counts = model_counts(model)
+        in_blocks = counts.block_parameters * model.num_blocks / counts.parameters
+        moment_bytes = number_bytes * (1.0 if config.lora.is_on else 2.0 - in_blocks)
+    has_average = optimizer.ema_decay > 0.0
+    return number_bytes * (1.0 + has_average) + moment_bytes
+
+
+def _num_adapter_weights(config: RunConfig, model: ModelShape) -> int | None:
+    """Parameters of the run's adapters, rather too many; None if it trains the model itself."""
+    if not config.lora.is_on:
+        return None
+    return lora_weights(model, config.lora.rank, only_attention=config.lora.targets == "attention")
+
+
+def run_encoders(config: RunConfig) -> Encoders:
+    """What encodes the clips of a run within its steps, one rank for each clip.
+
+    An encoder in a folder is taken to be of the size of the family's published one.
+    """
+    family = family_named(config.model.family)
+    has_codec, has_hashes = (
+        config.model.video_encoder == "dct",
+        config.model.text_encoder == "hashed",
+    )
+    hashed = replace(HASHED_TEXT, num_tokens=config.model.num_text_tokens)
+    return Encoders(
+        video=DCT_CODEC if has_codec else family.video_encoder,
+        texts=(hashed,) if has_hashes else family.text_encoders,
+        element_bytes=_ENCODER_ELEMENT_BYTES,
     )
 
 
@@ -128,20 +195,42 @@ def _iterations(
 def plan_batch(request: PlanRequest) -> PlacedPlan:
     """Plan, place and check one step.
 
+    Planners know no nodes. Where a node's GPUs are no power of two, static groups may cross nodes
+    as they are planned and not as they are placed, so that `arachne` is compared once more.
+
     Raises:
         ConfigError: No planner has this name, or the GPUs do not fill domains.
         InfeasibleError: A clip does not fit on the cluster.
     """
-    return placed_plan(planner_named(request.planner)(request.problem), request)
+    placed = placed_plan(planner_named(request.planner)(request.problem), request)
+    cluster = request.costs.cluster
+    is_even = cluster.num_nodes == 1 or cluster.gpus_per_node & (cluster.gpus_per_node - 1) == 0
+    if request.planner != ARACHNE or is_even:
+        return placed
+    others = [placed_plan(plan, request) for plan in baseline_plans(request.problem)]
+    shortest = min([placed, *others], key=lambda plan: plan.makespan_s)
+    return replace(shortest, planner=ARACHNE)
 
 
 def placed_plan(plan: Plan, request: PlanRequest) -> PlacedPlan:
     """A plan of the request's problem on the ranks of its cluster, checked.
 
+    A plan on the blocks that `core.blocks` names stays on them, whose process groups a runtime has;
+    models of other systems have groups of their own.
+
     Raises:
         InfeasibleError: The plan breaks a rule that placed plans keep.
     """
     cluster = request.costs.cluster
-    placed = place(plan, cluster, request.batch.step, costs=request.costs)
+    of_degree = plan_blocks(cluster.num_gpus, request.problem.degrees)
+    groups = frozenset(block for blocks in of_degree.values() for block in blocks)
+    is_of_blocks = all(launch.degree == 1 or launch.gpus in groups for launch in plan.launches)
+    placed = place(
+        plan,
+        cluster,
+        request.batch.step,
+        costs=request.costs,
+        groups=groups if is_of_blocks else None,
+    )
     check_placed_plan(placed, request.batch, cluster.num_gpus, next_batch=request.next_batch)
     return placed

@@ -1,16 +1,18 @@
 """The model's shape from a run file alone, for planning on a machine without torch."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
+from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.codec import DctCodec
 from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
-from arachne.trainer.config import TRAINED_FAMILIES
+from arachne.models.published_file import is_published_file, published_shape
 from arachne.trainer.settings.model import ModelSettings
 
 
@@ -23,11 +25,12 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
     if settings.pretrained:
         return _pretrained_shape(settings)
     published = family_named(settings.family).presets.get(settings.preset)
-    if settings.family in TRAINED_FAMILIES or published is None:
+    if settings.video_encoder == "dct" and published and not _fits_dct(settings.family):
+        # Nothing could train it with the encoders that need no weights.
+        latent_channels, text_size = published.latent_channels, published.text_size
+    else:
         latent_channels = _latent_channels(settings.video_encoder)
         text_size = _text_size(settings.text_encoder)
-    else:  # nothing could train it with the encoders that need no weights
-        latent_channels, text_size = published.latent_channels, published.text_size
     return settings.shape(latent_channels=latent_channels, text_size=text_size)
 
 
@@ -37,6 +40,13 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
             f"model.pretrained of family {settings.family!r} cannot be read yet; name a "
             f"model.preset: {', '.join(family_named(settings.family).presets)}"
         )
+    if is_published_file(settings.pretrained):
+        return published_shape(
+            Path(settings.pretrained),
+            family=settings.family,
+            text_tokens=settings.num_text_tokens,
+            head_size=settings.head_size,
+        )
     options = _options("model.pretrained", settings.pretrained, "transformer")
     found = TRANSFORMERS[settings.family].sizes(
         lambda name: _number(options, name, settings.pretrained)
@@ -44,11 +54,20 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
     return ModelShape(family=settings.family, text_tokens=settings.num_text_tokens, **found)
 
 
+def _fits_dct(family: str) -> bool:
+    geometry, codec = family_named(family).geometry, DctCodec()
+    return (geometry.temporal_compression, geometry.spatial_compression) == (
+        codec.temporal_compression,
+        codec.spatial_compression,
+    )
+
+
 def _latent_channels(name_or_folder: str) -> int:
     if name_or_folder == "dct":
         return DctCodec().latent_channels
     options = _options("model.video_encoder", name_or_folder, "vae")
-    return _size(options, "z_dim", name_or_folder)
+    kind = AUTOENCODERS.get(options.get("_class_name", ""), AUTOENCODERS["AutoencoderKLWan"])
+    return _size(kind.whole(options), kind.channels, name_or_folder)
 
 
 def _text_size(name_or_folder: str) -> int:
@@ -82,7 +101,7 @@ def _number(options: dict[str, Any], key: str, folder: str) -> int | float:
     return value
 
 
-def _size(options: dict[str, Any], key: str, folder: str) -> int:
+def _size(options: Mapping[str, Any], key: str, folder: str) -> int:
     value = options.get(key)
     if not isinstance(value, int) or value < 1:
         raise ConfigError(

@@ -20,7 +20,7 @@ from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.prepare import Store
-from arachne.data.split import held_out, training_rows
+from arachne.data.split import first_by_content, held_out, training_rows
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
@@ -71,7 +71,14 @@ def prepare(
         text_encoder,
         num_decoders=decoders_per_process(world.device.type, world.ranks_per_node),
     )
-    ledger = prepared_ledger(world, config, workshop, manifest=manifest, progress=progress)
+    ledger = prepared_ledger(
+        world,
+        config,
+        workshop,
+        manifest=manifest,
+        progress=progress,
+        is_online=config.data.encode == "online",
+    )
     if not ledger.usable:
         raise DataError(
             f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
@@ -126,17 +133,28 @@ def workshop_of(
 
 
 def prepared_ledger(
-    world: World, config: RunConfig, workshop: Workshop, *, manifest: Path, progress: Progress
+    world: World,
+    config: RunConfig,
+    workshop: Workshop,
+    *,
+    manifest: Path,
+    progress: Progress,
+    is_online: bool = False,
 ) -> Ledger:
     """The manifest's ledger, once all that can be made of it is cached; all ranks call it together.
+
+    With `is_online` only what held-out losses need is made, and a manifest that stands already is
+    kept as it is: what was found out of its clips since must not change a run's steps.
 
     Raises:
         DataError: The dataset cannot be read, or the cache cannot be written.
         ConfigError: The ranks do not share `run.dir`.
     """
+    is_new = False
     if world.rank == 0:
         remove_leftovers(workshop.store.cache_dir)
-        if not manifest.is_file():
+        is_new = not manifest.is_file()
+        if is_new:
             write_manifest(inspected(config, progress), manifest)
     _meet(world, "ledger")
     if not manifest.is_file():
@@ -145,11 +163,21 @@ def prepared_ledger(
             f"{manifest.name} is missing; name a folder that all machines share"
         )
     ledger = read_manifest(manifest)
-    reasons = _everybodys(world, made(workshop, ledger, progress))
-    if world.rank == 0:
+    needed = _held_out_part(config, ledger) if is_online else ledger
+    reasons = _everybodys(world, made(workshop, needed, progress))
+    if world.rank == 0 and (is_new or not is_online):
         amend_manifest(manifest, workshop.store, reasons)
     _meet(world, "amended ledger")
     return read_manifest(manifest)
+
+
+def _held_out_part(config: RunConfig, ledger: Ledger) -> Ledger:
+    """The clips that held-out losses are measured on."""
+    rows = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
+    if not rows and config.validation.every:
+        limit = config.validation.clips or len(ledger.usable)
+        rows = first_by_content(training_rows(ledger.usable, config.data.held_out), limit)
+    return replace(ledger, rows=tuple(rows))
 
 
 def made(workshop: Workshop, ledger: Ledger, progress: Progress) -> dict[str, str]:

@@ -18,9 +18,9 @@ import torch
 
 from arachne.core import errors
 from arachne.core.errors import ArachneError, LostRankError
+from arachne.core.parent_watch import exit_with_parent
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Piece
-from arachne.runtime.parent_watch import exit_with_parent
 
 _MOST_DEATHS = 2
 """Of processes, with one clip at work or with none."""

@@ -83,7 +83,7 @@ def race(
 
 
 def _lr(session: Session, step: int) -> float:
-    return learning_rate(session.config.optimizer, step)
+    return learning_rate(session.config.optimizer, step, session.config.run.steps)
 
 
 def _plan(session: Session, cluster: Cluster, step: int, planner: str) -> PlacedPlan:

@@ -1,30 +1,34 @@
-"""Videos out of noise: Euler steps along the velocity that a flow-matching model predicts.
+"""Videos out of noise, step by step along what a model predicts.
 
-The convention of training: x(sigma) = (1 − sigma) · x0 + sigma · noise, velocity = noise − x0, so
-that dx/dsigma = velocity and sampling walks from sigma 1 to sigma 0. diffusers' Euler scheduler
-takes the same steps, but casts to float32 and applies the shift to the end of its range as well;
-a few lines of our own keep the dtype and exactly the shift that training uses.
+The convention of flow matching: x(sigma) = (1 − sigma) · x0 + sigma · noise, velocity = noise − x0,
+so that dx/dsigma = velocity and sampling walks from sigma 1 to sigma 0 by Euler's steps. diffusers'
+Euler scheduler takes the same steps, but casts to float32 and applies the shift to the end of its
+range as well; a few lines of our own keep the dtype and exactly the shift that training uses.
 
 Shape suffixes:
   B batch   C latent channels   F latent frames   H latent height   W latent width
   L text tokens   D text width
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
+from arachne.trainer.noise_levels import shifted_sigma
+
 Predict = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""The velocity of (latents [B, C, F, H, W], sigma [B], text [B, L, D])."""
+"""What a model predicts of (latents [B, C, F, H, W], noise level [B], text [B, L, D])."""
 
 
-def shifted_sigma(sigma: float, shift: float) -> float:
-    """The noise level after the flow shift: shift·sigma / (1 + (shift − 1)·sigma).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerStep:
+    """One step: latents become keep · latents + move · prediction at the noise level."""
 
-    Source: Esser et al. 2024 (Stable Diffusion 3), section 5.3.2.
-    """
-    return shift * sigma / (1.0 + (shift - 1.0) * sigma)
+    level: float
+    keep: float
+    move: float
 
 
 def sigma_schedule(steps: int, shift: float) -> tuple[float, ...]:
@@ -39,7 +43,14 @@ def noise_of(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float
     return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
 
 
-@torch.no_grad()
+def euler_steps(steps: int, shift: float) -> tuple[SamplerStep, ...]:
+    """Steps along the velocity of flow matching, from noise to clean."""
+    return tuple(
+        SamplerStep(level=sigma, keep=1.0, move=next_sigma - sigma)
+        for sigma, next_sigma in pairwise(sigma_schedule(steps, shift))
+    )
+
+
 def sample_latents(
     predict: Predict,
     noise_BCFHW: torch.Tensor,
@@ -50,24 +61,46 @@ def sample_latents(
     shift: float = 3.0,
     guidance: float = 5.0,
 ) -> torch.Tensor:
+    """Latents, shaped like the noise, that fit the text: `walk` by Euler's steps."""
+    return walk(
+        predict,
+        noise_BCFHW,
+        text_BLD,
+        null_text_LD=null_text_LD,
+        steps=euler_steps(steps, shift),
+        guidance=guidance,
+    )
+
+
+@torch.no_grad()
+def walk(
+    predict: Predict,
+    noise_BCFHW: torch.Tensor,
+    text_BLD: torch.Tensor,
+    *,
+    null_text_LD: torch.Tensor,
+    steps: Sequence[SamplerStep],
+    guidance: float,
+) -> torch.Tensor:
     """Latents, shaped like the noise, that fit the text.
 
-    Classifier-free guidance (Ho, Salimans 2022): velocity = null + guidance · (text − null), both
+    Classifier-free guidance (Ho, Salimans 2022): prediction = null + guidance · (text − null), both
     in one call of `predict` on a doubled batch; guidance 1 needs no null text and runs without.
     """
     latents_BCFHW = noise_BCFHW
-    sigmas = sigma_schedule(steps, shift)
     num_clips = len(noise_BCFHW)
     is_guided = guidance != 1.0
     if is_guided:
         null_BLD = null_text_LD.to(text_BLD).expand_as(text_BLD)
         text_BLD = torch.cat([text_BLD, null_BLD])
-    for sigma, next_sigma in pairwise(sigmas):
+    for step in steps:
         doubled = torch.cat([latents_BCFHW] * 2) if is_guided else latents_BCFHW
-        sigma_B = torch.full((len(doubled),), sigma, dtype=torch.float64, device=doubled.device)
-        velocity = predict(doubled, sigma_B, text_BLD)
+        level_B = torch.full(
+            (len(doubled),), step.level, dtype=torch.float64, device=doubled.device
+        )
+        predicted = predict(doubled, level_B, text_BLD)
         if is_guided:
-            with_text, without = velocity.split(num_clips)
-            velocity = without + guidance * (with_text - without)
-        latents_BCFHW = latents_BCFHW + (next_sigma - sigma) * velocity
+            with_text, without = predicted.split(num_clips)
+            predicted = without + guidance * (with_text - without)
+        latents_BCFHW = step.keep * latents_BCFHW + step.move * predicted
     return latents_BCFHW

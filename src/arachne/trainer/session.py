@@ -8,25 +8,24 @@ import torch
 from torch import Tensor
 
 from arachne.core.cluster import Cluster
-from arachne.core.errors import ConfigError
 from arachne.cost.model import CostModel
-from arachne.models.diffusers_module import VideoTransformer, build_transformer, load_transformer
 from arachne.models.encoders import text_encoder_named, video_encoder_named
-from arachne.models.families import transformer_named
-from arachne.models.interface import TextEncoder, VideoEncoder, VideoModel
+from arachne.models.interface import VideoModel
 from arachne.runtime.clock import clock_for
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
-from arachne.runtime.sharded_optimizer import AdamWOptions, ShardedOptimizer
+from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from arachne.runtime.world import World
+from arachne.trainer.built_model import DTYPES, training_model
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import StepBatch
+from arachne.trainer.frozen_base import agree_on_base, frozen_base
+from arachne.trainer.online_encoders import OnlineEncoders, online_encoders
+from arachne.trainer.optimizer_choice import optimizer_choice
 from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
 from arachne.trainer.preparation import Prepared, Progress, prepare
-from arachne.trainer.settings.model import ModelSettings
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+from arachne.trainer.prompts import own_prompts
 
 Say = Callable[[str], None]
 """Told one line of text; only rank 0 says something."""
@@ -37,7 +36,10 @@ class Session:
     """One rank's model, data, groups and optimizer; all ranks open theirs together.
 
     Attributes:
+        encoders: What encodes within steps; None if all is encoded before the first.
+        base: What the frozen parameters are; empty if every parameter is trained.
         null_text: Token states [L, D] of the empty caption.
+        prompt_texts: The same of the prompts that this rank draws samples for, by their numbers.
     """
 
     world: World
@@ -45,11 +47,14 @@ class Session:
     run_dir: Path
     prepared: Prepared
     model: VideoModel
+    base: str
     null_text: Tensor
+    prompt_texts: dict[int, Tensor]
     recorder: Recorder
     groups: ProcessGroups
     optimizer: ShardedOptimizer
     say: Say
+    encoders: OnlineEncoders | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -98,7 +103,10 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         config.model.video_encoder, family=config.model.family, device=device
     )
     text_encoder = text_encoder_named(
-        config.model.text_encoder, config.model.num_text_tokens, device=device
+        config.model.text_encoder,
+        config.model.num_text_tokens,
+        family=config.model.family,
+        device=device,
     )
     prepared = prepare(
         world,
@@ -108,18 +116,21 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         text_encoder=text_encoder,
         progress=progress,
     )
-    model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
+    model = training_model(config, video_encoder, text_encoder)
+    base = frozen_base(config, model.module)
     model.module.to(world.device)
     install(model.module, model.layout)
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
     degrees = run_degrees(config, model.shape, world.size, needs_heads=needs_heads(world))
     groups = ProcessGroups(world, degrees, recorder)
-    options = AdamWOptions(
-        betas=config.optimizer.betas,
-        eps=config.optimizer.eps,
-        weight_decay=config.optimizer.weight_decay,
+    agree_on_base(base, groups.world, world.device)
+    optimizer = ShardedOptimizer(
+        model.module,
+        groups.world,
+        optimizer_choice(config.optimizer),
+        gradients=config.optimizer.gradients,
+        average_decay=config.optimizer.ema_decay,
     )
-    optimizer = ShardedOptimizer(model.module, groups.world, options)
     optimizer.share()  # whatever each rank built or loaded, all start from the same parameters
     recorder.finish(step=0, planner="start")
     return Session(
@@ -128,46 +139,15 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         run_dir=run_dir,
         prepared=prepared,
         model=model,
+        base=base,
         null_text=torch.from_numpy(prepared.null_text),
+        prompt_texts={
+            number: torch.from_numpy(text_encoder.encode(prompt))
+            for number, prompt in own_prompts(config, world).items()
+        },
         recorder=recorder,
         groups=groups,
         optimizer=optimizer,
         say=say,
+        encoders=online_encoders(config, model.shape, video_encoder, text_encoder),
     )
-
-
-def built_model(
-    settings: ModelSettings, seed: int, video_encoder: VideoEncoder, text_encoder: TextEncoder
-) -> VideoTransformer:
-    """The model on the CPU: random weights of the run's seed, or pretrained ones.
-
-    Raises:
-        ConfigError: The family cannot be trained, or not from these weights, or the encoders do
-            not fit the pretrained model.
-    """
-    family = transformer_named(settings.family)
-    if family.not_trained or (settings.pretrained and family.not_pretrained):
-        setting = "pretrained" if not family.not_trained else "family"
-        raise ConfigError(
-            f"model.{setting} {getattr(settings, setting)!r} cannot be trained: "
-            f"{family.not_trained or family.not_pretrained}"
-        )
-    dtype = DTYPES[settings.dtype]
-    if not settings.pretrained:
-        shape = settings.shape(
-            latent_channels=video_encoder.latent_channels, text_size=text_encoder.text_size
-        )
-        return build_transformer(shape, dtype=dtype, seed=seed)
-    model = load_transformer(
-        family.name, settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens
-    )
-    for what, found, needed in (
-        ("latent channels", video_encoder.latent_channels, model.shape.latent_channels),
-        ("text width", text_encoder.text_size, model.shape.text_size),
-    ):
-        if found != needed:
-            raise ConfigError(
-                f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
-                f"{found}; name the encoders that the model was trained with"
-            )
-    return model

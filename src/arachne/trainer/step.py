@@ -12,14 +12,22 @@ from math import isfinite, sqrt
 
 import torch
 
+from arachne.core.batch import Batch
 from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.runtime import collectives
 from arachne.runtime.executor import run_launches
 from arachne.trainer.dataset import ClipArrays, StepBatch
-from arachne.trainer.objective import ClipSample, clip_losses, clip_weights, training_sample
-from arachne.trainer.randomness import draw_clip
+from arachne.trainer.objective import (
+    ClipSample,
+    clip_losses,
+    clip_weights,
+    objective_of,
+    training_sample,
+)
+from arachne.trainer.online_steps import OnlineStep
+from arachne.trainer.randomness import ClipDraw, draw_clip
 from arachne.trainer.session import Session
 
 Read = Callable[[int], ClipArrays]
@@ -72,19 +80,21 @@ def run_step(
     read: Read,
     lr: float,
     wants_stop: Callable[[], bool] = lambda: False,
+    online: OnlineStep | None = None,
 ) -> StepOutcome:
     """Train one step; every rank calls it with the same batch, plan and learning rate.
 
-    A clip that some rank cannot read is left out on all ranks; the others then count more.
+    A clip that some rank cannot read or decode is left out on all ranks; the others then count
+    more. `online` encodes what the plan says; without it the plan may name no encoder.
 
     Raises:
         RuntimeError: Ranks hold different plans; nothing was trained.
     """
     assert plan.step == chosen.batch.step, (plan.step, chosen.batch.step)
     begin_s = time.perf_counter()
-    samples, unreadable = _loaded(session, chosen, plan, read)
+    samples, unreadable = _loaded(session, chosen, plan, read, online)
     vote = _voted(session, plan, unreadable, len(chosen.items))
-    losses = accumulate(session, chosen, plan, samples, vote.is_kept)
+    losses = accumulate(session, chosen, plan, samples, vote.is_kept, online)
     session.optimizer.reduce()
     weights = batch_weights(session, chosen, vote.is_kept)
     totals = _summed(session, losses, wants_stop())
@@ -120,30 +130,41 @@ def accumulate(
     plan: PlacedPlan,
     samples: dict[int, ClipSample],
     is_kept: tuple[bool, ...],
+    online: OnlineStep | None = None,
 ) -> torch.Tensor:
     """Run this rank's launches, adding to its gradients; its share of each slot's loss, float64.
 
-    Shares sum over the ranks to the losses.
+    Shares sum over the ranks to the losses. A clip without a sample is made within the step.
     """
     weights = batch_weights(session, chosen, is_kept)
     losses = torch.zeros(len(chosen.items), dtype=torch.float64, device=session.world.device)
+
+    def sample(slot: int) -> ClipSample:
+        if slot in samples or online is None:
+            return samples[slot]
+        return sample_of_slot(session, chosen, slot, online.arrays(slot))
 
     def work(launch: PlacedLaunch) -> None:
         slots = [slot for slot in launch.cascade.slots if is_kept[slot]]
         if not slots:
             return
-        of_clips = slot_losses(session, [samples[slot] for slot in slots])
+        of_clips = slot_losses(session, [sample(slot) for slot in slots])
         weight = of_clips.new_tensor([weights[slot] for slot in slots])
         ((weight * of_clips).sum() / launch.degree).backward()
         losses[slots] += of_clips.detach().double() / launch.degree
 
+    if online is not None:
+        online.begin(is_kept)
     run_launches(
         plan,
         rank=session.world.rank,
         groups=session.groups,
         recorder=session.recorder,
         work=work,
+        encode=online.encode if online is not None else None,
     )
+    if online is not None:
+        online.end()
     return losses
 
 
@@ -152,6 +173,7 @@ def slot_losses(session: Session, samples: list[ClipSample]) -> torch.Tensor:
     return clip_losses(
         session.model,
         samples,
+        objective=objective_of(session.config),
         null_text=session.null_text,
         device=session.world.device,
         dtype=session.dtype,
@@ -170,35 +192,67 @@ def sample_of_slot(
     session: Session, chosen: StepBatch, slot: int, arrays: ClipArrays
 ) -> ClipSample:
     """A slot's clip with its noise, noise level and caption dropout: of (seed, step, slot)."""
-    draw = draw_clip(
-        seed=session.config.run.seed,
-        step=chosen.batch.step,
-        slot=slot,
-        shape=arrays.latents.shape,
+    return training_sample(
+        arrays,
+        _draw_of_slot(session, chosen.batch, slot, arrays.latents.shape),
+        objective_of(session.config),
+        num_tokens=chosen.batch.clips[slot].num_tokens,
+        caption_dropout=session.config.objective.caption_dropout,
     )
-    return training_sample(arrays, draw, session.config.objective)
+
+
+def sigma_of_slot(session: Session, batch: Batch, slot: int) -> float:
+    """The noise level at which a slot trains, from 0 (clean) to 1 (noise)."""
+    draw = _draw_of_slot(session, batch, slot, ())
+    return objective_of(session.config).level(draw, batch.clips[slot].num_tokens)
+
+
+def _draw_of_slot(session: Session, batch: Batch, slot: int, shape: tuple[int, ...]) -> ClipDraw:
+    return draw_clip(
+        seed=session.config.run.seed,
+        step=batch.step,
+        slot=slot,
+        shape=shape,
+        num_strata=len(batch.clips) if session.config.objective.stratified else 1,
+    )
 
 
 def _loaded(
-    session: Session, chosen: StepBatch, plan: PlacedPlan, read: Read
+    session: Session,
+    chosen: StepBatch,
+    plan: PlacedPlan,
+    read: Read,
+    online: OnlineStep | None,
 ) -> tuple[dict[int, ClipSample], list[int]]:
-    """This rank's clips by slot, and the slots that cannot be read."""
+    """This rank's clips by slot, without those that this step makes, and the slots that cannot be
+    read, or be decoded for encoding."""
     samples: dict[int, ClipSample] = {}
     unreadable: list[int] = []
     with session.recorder.doing("load"):
         for slot in slots_of_rank(plan, session.world.rank):
             try:
-                arrays = read(chosen.items[slot])
+                if online is None or online.is_cached(slot):
+                    arrays = read(chosen.items[slot])
+                else:
+                    arrays = online.load(slot)
             except DataError:
                 unreadable.append(slot)
             else:
-                samples[slot] = sample_of_slot(session, chosen, slot, arrays)
+                if arrays is not None:
+                    samples[slot] = sample_of_slot(session, chosen, slot, arrays)
+        if online is not None:
+            unreadable += online.decode()
     return samples, unreadable
 
 
 def slots_of_rank(plan: PlacedPlan, rank: int) -> list[int]:
-    """Slots that a rank needs, in the order of its launches."""
-    return [slot for _, launch in plan.on_rank(rank) for slot in launch.cascade.slots]
+    """Slots that a rank trains, in the order of its launches."""
+    return [
+        slot
+        for _, launch in plan.on_rank(rank)
+        if launch.cascade.module == "dit"
+        for slot in launch.cascade.slots
+    ]
 
 
 def _voted(session: Session, plan: PlacedPlan, unreadable: list[int], num_slots: int) -> Vote:

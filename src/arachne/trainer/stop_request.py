@@ -1,8 +1,13 @@
-"""Ask a rank to stop at its next step boundary, by SIGINT or SIGTERM; a second time ends it now."""
+"""Ask a rank to stop at its next step boundary, by SIGINT or SIGTERM; a second time ends it now.
+
+Before the first step there is nothing to save, and nobody listens: a signal ends the rank.
+"""
 
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _SAME_REQUEST_S = 2.0
@@ -14,20 +19,32 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
+        self._number = 0
 
     @property
     def is_set(self) -> bool:
         """Whether this rank was asked to stop."""
         return self._since_s is not None
 
-    def listen(self) -> None:
-        """Handle signals from now on; call it in the main thread."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+    @property
+    def number(self) -> int:
+        """The signal that asked; 0 if none did."""
+        return self._number
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """A context in which signals are requests; enter it in the main thread."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._on_signal) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         now_s = time.monotonic()
         if self._since_s is None:
-            self._since_s = now_s
+            self._since_s, self._number = now_s, number
         elif now_s - self._since_s > _SAME_REQUEST_S:
             os._exit(128 + number)

@@ -1,59 +1,86 @@
-"""Loss at noise that training never draws: the same numbers at every call, on any world."""
+"""Loss at noise that training never draws: the same numbers at every call, on any world.
 
-from dataclasses import replace
+The held-out clips are planned as one batch and run as training's launches are, forward only: ranks
+share long clips, and each clip counts once, whether or not the ranks divide their number.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from statistics import fmean
 
 import torch
 
+from arachne.core.batch import Batch
+from arachne.core.cluster import Cluster
 from arachne.core.errors import DataError
+from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
+from arachne.core.strict_json import from_json, to_json
 from arachne.data.split import first_by_content
 from arachne.runtime import collectives
+from arachne.runtime.executor import run_launches
+from arachne.runtime.messages import text_of_first
+from arachne.runtime.watched import launch_texts
+from arachne.trainer.agreement import do_together
+from arachne.trainer.cluster_choice import FALLBACK_PLANNER
 from arachne.trainer.dataset import ClipArrays, TrainingData
-from arachne.trainer.objective import ClipSample
+from arachne.trainer.objective import ClipSample, objective_of
+from arachne.trainer.planning import plan_batch, run_request
 from arachne.trainer.randomness import draw_clip
-from arachne.trainer.sampling import shifted_sigma
 from arachne.trainer.session import Session
-from arachne.trainer.step import slot_losses
+from arachne.trainer.step import slot_losses, slots_of_rank
 
 _STEP = 2**63
 """Counter of validation noise; no training step reaches it."""
 
 
-def validation_loss(session: Session) -> float:
-    """Mean over noise levels and the held-out clips, or the training clips if none are held out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutLoss:
+    """The held-out loss; the same on every rank.
 
-    Every rank calls it; each takes a share of the clips, so that the sum is the same on any world.
-    A clip that cannot be read from the cache is named and left out of the mean.
+    Attributes:
+        loss: Mean over clips and noise levels; every clip counts the same, and every level.
+        by_level: Mean over the clips at each noise level, the least noise first.
+        by_bucket: Mean over the clips of each bucket and over the levels, by its name.
+    """
+
+    loss: float
+    by_level: tuple[float, ...]
+    by_bucket: dict[str, float]
+
+
+def held_out_loss(session: Session, cluster: Cluster, step: int) -> HeldOutLoss:
+    """The loss on the held-out clips, or the training clips if none are held out.
+
+    Every rank calls it. A clip that cannot be read from the cache is named and left out.
+
+    Args:
+        session: This rank's.
+        cluster: What launches are planned for; rank 0's counts.
+        step: Steps done, for those who watch the ranks.
 
     Raises:
         DataError: No clip can be read.
+        InfeasibleError: A clip fits nowhere on the cluster.
     """
+    session.recorder.progress.change("validate")
     data = _validated(session)
-    losses = torch.zeros(len(data.rows), dtype=torch.float64)
-    is_lost = torch.zeros(len(data.rows), dtype=torch.float64)
-    for item in _items_of_rank(session, [row.num_tokens for row in data.rows]):
-        session.recorder.progress.change("validate")
-        try:
-            arrays = data.read(item)
-        except DataError:
-            is_lost[item] = 1.0
-            continue
-        with torch.no_grad():
-            for sample in _samples(session, item, arrays):
-                losses[item] += slot_losses(session, [sample]).double().cpu()[0]
-    on_device = torch.cat([losses, is_lost]).to(session.world.device)
-    collectives.all_reduce_sum(on_device, session.groups.world)
+    batch = data.batch_of(tuple(range(len(data.rows))), step)
+    plan = _shared_plan(session, cluster, batch)
+    session.recorder.progress.begin_step(step, launch_texts(batch, plan, session.world.rank))
+    arrays, is_lost = _loaded(session, data, plan)
+    losses = _losses(session, batch, plan, arrays, is_lost)
     session.recorder.finish(step=0, planner="validation")
-    losses, is_lost = on_device.cpu().chunk(2)
-    lost = [row.clip.name for row, lost in zip(data.rows, is_lost.tolist(), strict=True) if lost]
+    lost = [clip.name for clip, lost in zip(batch.clips, is_lost, strict=True) if lost]
     for name in lost:
         session.say(f"validation: clip {name!r} cannot be read; left out")
-    num_read = len(data.rows) - len(lost)
-    if not num_read:
+    if len(lost) == len(batch.clips):
         raise DataError(
             f"validation: none of its {len(lost)} clips can be read from the cache; delete "
             f"{session.config.data.cache!r} to encode the clips again"
         )
-    return float(losses.sum()) / num_read / session.config.validation.noises
+    return _summary(batch, losses, is_lost)
 
 
 def _validated(session: Session) -> TrainingData:
@@ -65,31 +92,100 @@ def _validated(session: Session) -> TrainingData:
     return replace(data, rows=first_by_content(data.rows, limit)) if limit else data
 
 
-def _samples(session: Session, item: int, arrays: ClipArrays) -> list[ClipSample]:
-    """One clip at evenly spread noise levels."""
-    num_noises = session.config.validation.noises
+def _shared_plan(session: Session, cluster: Cluster, batch: Batch) -> PlacedPlan:
+    """Rank 0's plan, by the planner that takes milliseconds."""
+    world, everyone = session.world, session.groups.world
+
+    def planned() -> str:
+        if world.rank != 0:
+            return ""
+        costs = session.costs(cluster)
+        return to_json(plan_batch(run_request(session.config, batch, costs, FALLBACK_PLANNER)))
+
+    text = do_together(world, everyone, planned)
+    shared = text_of_first(text, everyone, world.device)
+    return from_json(shared, PlacedPlan, what="plan of the held-out clips")
+
+
+def _loaded(
+    session: Session, data: TrainingData, plan: PlacedPlan
+) -> tuple[dict[int, ClipArrays], list[bool]]:
+    """This rank's clips by slot, and by slot whether some rank cannot read its clip."""
+    arrays: dict[int, ClipArrays] = {}
+    ballot = torch.zeros(len(data.rows), dtype=torch.int64)
+    with session.recorder.doing("load"):
+        for slot in slots_of_rank(plan, session.world.rank):
+            try:
+                arrays[slot] = data.read(slot)
+            except DataError:
+                ballot[slot] = 1
+    ballot = ballot.to(session.world.device)
+    collectives.all_reduce_max(ballot, session.groups.world)
+    return arrays, [bool(lost) for lost in ballot.tolist()]
+
+
+def _losses(
+    session: Session,
+    batch: Batch,
+    plan: PlacedPlan,
+    arrays: dict[int, ClipArrays],
+    is_lost: Sequence[bool],
+) -> list[list[float]]:
+    """Loss by slot and noise level, over all ranks; zeros for a clip that is lost."""
+    num_levels = session.config.validation.noises
+    losses = torch.zeros(
+        len(batch.clips), num_levels, dtype=torch.float64, device=session.world.device
+    )
+
+    def work(launch: PlacedLaunch) -> None:
+        slots = [slot for slot in launch.cascade.slots if not is_lost[slot]]
+        if not slots:
+            return
+        num_tokens = launch.cascade.num_tokens
+        samples = [_at_no_noise(session, slot, arrays[slot]) for slot in slots]
+        for index, level in enumerate(_levels(session, num_tokens)):
+            noisy = [replace(sample, sigma=level) for sample in samples]
+            losses[slots, index] += slot_losses(session, noisy).double() / launch.degree
+
+    with torch.no_grad():
+        run_launches(
+            plan,
+            rank=session.world.rank,
+            groups=session.groups,
+            recorder=session.recorder,
+            work=work,
+        )
+    collectives.all_reduce_sum(losses, session.groups.world)
+    return losses.tolist()
+
+
+def _at_no_noise(session: Session, slot: int, arrays: ClipArrays) -> ClipSample:
+    """A clip with the noise that it gets at every validation."""
     draw = draw_clip(
         seed=session.config.run.seed,
         step=_STEP,
-        slot=item,
+        slot=slot,
         shape=arrays.latents.shape,
         purpose="validation",
     )
-    first = ClipSample(
-        arrays=arrays, noise=torch.from_numpy(draw.noise), sigma=0.0, has_caption=True
+    noise = torch.from_numpy(draw.noise)
+    return ClipSample(arrays=arrays, noise=noise, sigma=0.0, has_caption=True)
+
+
+def _levels(session: Session, num_tokens: int) -> list[float]:
+    """Noise levels that are spread evenly over the trained range, the least noise first."""
+    objective, count = objective_of(session.config), session.config.validation.noises
+    return [objective.even_level((index + 0.5) / count, num_tokens) for index in range(count)]
+
+
+def _summary(batch: Batch, losses: list[list[float]], is_lost: Sequence[bool]) -> HeldOutLoss:
+    kept = [slot for slot in range(len(batch.clips)) if not is_lost[slot]]
+    of_bucket: dict[str, list[float]] = defaultdict(list)
+    for slot in kept:
+        of_bucket[str(batch.clips[slot].bucket)].append(fmean(losses[slot]))
+    num_levels = len(losses[0])
+    return HeldOutLoss(
+        loss=fsum(fsum(losses[slot]) for slot in kept) / len(kept) / num_levels,
+        by_level=tuple(fmean(losses[slot][level] for slot in kept) for level in range(num_levels)),
+        by_bucket={bucket: fmean(values) for bucket, values in sorted(of_bucket.items())},
     )
-    levels = [(index + 0.5) / num_noises for index in range(num_noises)]
-    shift = session.config.objective.shift
-    return [replace(first, sigma=shifted_sigma(level, shift)) for level in levels]
-
-
-def _items_of_rank(session: Session, num_tokens: list[int]) -> list[int]:
-    """Items dealt longest first to the rank with least tokens so far."""
-    loads = [0] * session.world.size
-    mine: list[int] = []
-    for item in sorted(range(len(num_tokens)), key=lambda item: (-num_tokens[item], item)):
-        rank = loads.index(min(loads))
-        loads[rank] += num_tokens[item]
-        if rank == session.world.rank:
-            mine.append(item)
-    return mine

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from arachne.cli.training import listener_of
+from arachne.cli.training import listening
 from arachne.cli.training_display import TrainingDisplay
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
@@ -44,7 +44,8 @@ def train_and_check(world: World, config: RunConfig, num_raced: int) -> DemoResu
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
         display.started(session.prepared.ledger, world.size)
-        finished = train(session, listener_of(config, world, display), resume=False)
+        with listening(config, world, display) as listener:
+            finished = train(session, listener, resume=False)
         errors: dict[str, float] = {}
         result = None
         if not finished.was_stopped:
@@ -70,7 +71,8 @@ def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...] | None:
     """
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
-        finished = train(session, listener_of(config, world, display), resume=True)
+        with listening(config, world, display) as listener:
+            finished = train(session, listener, resume=True)
     return None if finished.was_stopped else finished.losses
 
 

@@ -105,4 +105,5 @@ COGVIDEOX = Family(
     text_encoders=(t5_xxl(226),),
     activation_inputs=_activation_inputs,
     fixed_ffn_size=_ffn_size,
+    objective="ddpm",
 )

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from arachne.core.activation_inputs import ActivationInputs
 from arachne.core.encoder_shape import TextEncoderShape, VideoEncoderShape
 from arachne.core.errors import ConfigError
 from arachne.core.model_shape import FlopInputs, Geometry, ModelShape
+
+ObjectiveKind = Literal["flow_matching", "ddpm"]
+"""How noise is added to clips, and what a model predicts of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,7 @@ class Family:
         activation_inputs: What it keeps for the backward.
         fixed_ffn_size: Feed-forward width that goes with a model width, where diffusers' class
             leaves no choice.
+        objective: What the published models were trained on.
     """
 
     name: str
@@ -35,6 +40,7 @@ class Family:
     text_encoders: tuple[TextEncoderShape, ...]
     activation_inputs: Callable[[ModelShape], ActivationInputs]
     fixed_ffn_size: Callable[[int], int] | None = None
+    objective: ObjectiveKind = "flow_matching"
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that the family's transformer cannot have.

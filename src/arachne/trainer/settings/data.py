@@ -21,6 +21,10 @@ class DataSettings:
             take 1.
         missing_caption: `error` stops before step 1, `empty` trains without words.
         held_out: Share of the clips kept for validation, chosen by content.
+        encode: `before` makes all latents and text states before step 1; `online` makes those that
+            the cache lacks within the steps, as the plan places them.
+        cache_online: Whether what was encoded within steps is stored, so that the next epoch finds
+            it.
     """
 
     path: str
@@ -30,6 +34,8 @@ class DataSettings:
     frame_buckets: tuple[int, ...] = (1, 17, 33, 49, 65, 81)
     missing_caption: Literal["error", "empty"] = "error"
     held_out: float = 0.0
+    encode: Literal["before", "online"] = "before"
+    cache_online: bool = True
 
     def __post_init__(self) -> None:
         folder("data", path=self.path, cache=self.cache)

@@ -7,15 +7,19 @@ from arachne.trainer.settings.checks import at_least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSettings:
-    """`[logging]`.
+    """`[logging]`: numbers always go to `metrics.jsonl` in the run's folder, and where else.
 
     Attributes:
         every: Steps between two lines of progress.
         trace_every: Steps between two traces, the spans of all ranks (0 = none).
+        tensorboard: Whether TensorBoard event files are written to `tensorboard/`.
+        wandb: Project at Weights & Biases; empty for none. Needs the extra `wandb`.
     """
 
     every: int = 1
     trace_every: int = 10
+    tensorboard: bool = True
+    wandb: str = ""
 
     def __post_init__(self) -> None:
         at_least("logging", 1, every=self.every)

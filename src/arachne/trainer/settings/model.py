@@ -16,13 +16,16 @@ class ModelSettings:
     Attributes:
         family: Model family.
         preset: A published shape, such as `wan-1.3b`; the keys below change it.
-        pretrained: Folder of a diffusers pipeline or transformer to start from; empty starts
-            from random weights.
-        num_layers, num_heads, head_size, ffn_size: Sizes; 0 keeps the preset's.
+        pretrained: Folder of a diffusers pipeline or transformer to start from, or a safetensors
+            file with a Wan in its published names; empty starts from random weights.
+        num_layers, num_heads, head_size, ffn_size: Sizes; 0 keeps the preset's. A pretrained model
+            brings its own; only a file does not tell `head_size`, which is 128 where it is 0.
         video_encoder: `dct` (training-free) or the folder of a diffusers autoencoder.
         text_encoder: `hashed` (training-free) or the folder of a transformers encoder with its
             tokenizer.
         text_tokens: Text tokens per clip; 0 keeps the preset's, or else 512.
+        freeze: Parameters that are not trained, by patterns of their names: `*.norm*`.
+        train_only: The only parameters that are trained, likewise; empty trains all.
         dtype: Weights and activations; master weights and sums are always float32 or wider.
     """
 
@@ -36,6 +39,8 @@ class ModelSettings:
     video_encoder: str = "dct"
     text_encoder: str = "hashed"
     text_tokens: int = 0
+    freeze: tuple[str, ...] = ()
+    train_only: tuple[str, ...] = ()
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
 
     def __post_init__(self) -> None:

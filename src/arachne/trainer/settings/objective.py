@@ -1,33 +1,138 @@
 """The section `[objective]` of a run file."""
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite, pi
 from typing import Literal
 
 from arachne.core.errors import ConfigError
-from arachne.trainer.settings.checks import share
+from arachne.core.families.family import ObjectiveKind
+from arachne.trainer.settings.checks import at_least, share
+
+Sampling = Literal["uniform", "logit_normal", "mode"]
+
+_MOST_MODE_SCALE = 2.0 / (pi - 2.0)
+"""Above it, and below -1, the map from uniform numbers to levels is not monotonic (SD3, 3.1)."""
+
+_ONLY = {
+    "flow_matching": ("shift", "max_shift", "shift_tokens", "shift_exponents"),
+    "ddpm": ("prediction", "snr_shift", "zero_terminal_snr", "min_snr_gamma"),
+}
+"""Settings that one kind of objective has and the other does not."""
+
+_WEIGHTINGS_OF = {
+    "flow_matching": ("none", "logit_normal", "cosmap", "sigma_sqrt"),
+    "ddpm": ("none", "min_snr"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveSettings:
-    """`[objective]`: flow matching.
+    """`[objective]`: what the model learns to predict, at which noise levels.
 
     Attributes:
-        timestep_sampling: Distribution of the noise level before the shift.
-        shift: Flow shift: sigma becomes shift·sigma / (1 + (shift − 1)·sigma).
+        kind: `flow_matching` or `ddpm`; `auto` is the one that the family was trained on.
+        timestep_sampling: Distribution of the noise level before the shift; `auto` is
+            `logit_normal` for flow matching and `uniform` for DDPM.
+        stratified: Whether a step's clips share the noise levels evenly: each takes one of as many
+            equal parts of the distribution as there are clips.
+        logit_mean, logit_std: Of the normal number whose sigmoid is a `logit_normal` level.
+        mode_scale: How far `mode` prefers the middle levels; 0 is uniform.
+        timestep_range: Lowest and highest noise level (after the shift) that is trained.
+        shift: Flow shift: sigma becomes shift·sigma / (1 + (shift − 1)·sigma); `auto` follows each
+            clip's own number of tokens.
+        max_shift: Highest shift of `auto`.
+        shift_tokens, shift_exponents: The line of `auto`: the shift's logarithm at two numbers of
+            tokens.
+        prediction: What a DDPM model predicts.
+        snr_shift: What DDPM's signal-to-noise ratios are divided by.
+        zero_terminal_snr: Whether DDPM's last timestep is pure noise.
+        loss_weighting: What a noise level counts in the loss.
+        min_snr_gamma: Highest signal-to-noise ratio that `min_snr` counts.
         caption_dropout: Share of clips that train without their caption.
         weighting: What a clip counts in the loss: each `clip` the same, or by its `token`s.
     """
 
-    timestep_sampling: Literal["uniform", "logit_normal"] = "logit_normal"
-    shift: float = 3.0
+    kind: Literal["auto", "flow_matching", "ddpm"] = "auto"
+    timestep_sampling: Literal["auto", "uniform", "logit_normal", "mode"] = "auto"
+    stratified: bool = False
+    logit_mean: float = 0.0
+    logit_std: float = 1.0
+    mode_scale: float = 1.29
+    timestep_range: tuple[float, float] = (0.0, 1.0)
+    shift: float | Literal["auto"] = 3.0
+    max_shift: float = 5.0
+    shift_tokens: tuple[int, int] = (256, 4096)
+    shift_exponents: tuple[float, float] = (0.5, 1.15)
+    prediction: Literal["v", "noise", "clean"] = "v"
+    snr_shift: float = 1.0
+    zero_terminal_snr: bool = True
+    loss_weighting: Literal["none", "logit_normal", "cosmap", "sigma_sqrt", "min_snr"] = "none"
+    min_snr_gamma: float = 5.0
     caption_dropout: float = 0.1
     weighting: Literal["clip", "token"] = "clip"
 
     def __post_init__(self) -> None:
         share("objective", caption_dropout=self.caption_dropout)
-        if not 0.0 < self.shift < inf:
+        if self.shift != "auto":
+            _above_zero(shift=self.shift)
+        _above_zero(
+            max_shift=self.max_shift,
+            logit_std=self.logit_std,
+            snr_shift=self.snr_shift,
+            min_snr_gamma=self.min_snr_gamma,
+        )
+        at_least("objective", -1.0, most=_MOST_MODE_SCALE, mode_scale=self.mode_scale)
+        at_least("objective", -100.0, most=100.0, logit_mean=self.logit_mean)
+        low, high = self.timestep_range
+        if not 0.0 <= low < high <= 1.0:
             raise ConfigError(
-                f"objective.shift is {self.shift}; it must be above 0"
-                + (", and finite" if self.shift == inf else "")
+                f"objective.timestep_range is [{low}, {high}]; name the lower noise level first, "
+                "both between 0 (clean) and 1 (noise)"
+            )
+        first, last = self.shift_tokens
+        if not 1 <= first < last or not all(isfinite(value) for value in self.shift_exponents):
+            raise ConfigError(
+                f"objective.shift_tokens is [{first}, {last}] and shift_exponents is "
+                f"{list(self.shift_exponents)}; name two finite exponents, at rising numbers of "
+                "tokens of at least 1"
+            )
+        if self.prediction == "noise" and self.zero_terminal_snr:
+            raise ConfigError(
+                "objective.prediction 'noise' says nothing of the clip at a last timestep of pure "
+                "noise; set objective.zero_terminal_snr = false, or predict 'v'"
+            )
+
+    def sampling(self, kind: ObjectiveKind) -> Sampling:
+        """The distribution of noise levels for a kind of objective."""
+        if self.timestep_sampling != "auto":
+            return self.timestep_sampling
+        return "logit_normal" if kind == "flow_matching" else "uniform"
+
+    def check(self, kind: ObjectiveKind) -> None:
+        """Refuse settings that this kind of objective would ignore.
+
+        Raises:
+            ConfigError: Names the setting.
+        """
+        defaults = ObjectiveSettings()
+        for other, names in _ONLY.items():
+            for name in names:
+                if other != kind and getattr(self, name) != getattr(defaults, name):
+                    raise ConfigError(
+                        f"objective.{name} is a setting of {other}, and this run trains {kind}; "
+                        f"leave it out, or set objective.kind = {other!r}"
+                    )
+        if self.loss_weighting not in _WEIGHTINGS_OF[kind]:
+            raise ConfigError(
+                f"objective.loss_weighting {self.loss_weighting!r} does not go with {kind}; choose "
+                f"{' or '.join(repr(name) for name in _WEIGHTINGS_OF[kind])}"
+            )
+
+
+def _above_zero(**values: float) -> None:
+    for name, value in values.items():
+        if not 0.0 < value < inf:
+            raise ConfigError(
+                f"objective.{name} is {value}; it must be above 0"
+                + (", and finite" if value == inf else "")
             )

@@ -21,6 +21,8 @@ class PlannerSettings:
         timeout_s: A plan later than this is replaced by the static fallback plan.
         recompute: Whether launches compute activations twice: as far as memory asks for it
             (`auto`), never, or all of them.
+        fill: With `data.encode = "online"`: the next step's clips are encoded where GPUs have
+            nothing left to train in this step; if not, each step encodes its own first.
         ring: `auto` may split a degree into Ulysses groups on a ring.
         recalibrate_every: Steps between two corrections of the cost model by measured launches;
             0 keeps it as it was at the start, so that a resumed run makes the same plans.
@@ -34,6 +36,7 @@ class PlannerSettings:
     timeout_s: float = 30.0
     recompute: Literal["auto", "none", "all"] = "auto"
     ring: Literal["auto", "none"] = "auto"
+    fill: bool = True
     recalibrate_every: int = 10
 
     def __post_init__(self) -> None:

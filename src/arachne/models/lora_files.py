@@ -1,0 +1,205 @@
+"""LoRA files: read with anybody's names, written with those of diffusers or ComfyUI."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from arachne.core.errors import ConfigError
+from arachne.models.diffusers_module import VideoTransformer
+from arachne.models.lora import (
+    AdapterOptions,
+    adapted_layers,
+    adapter_tensors,
+    set_adapter_tensors,
+)
+from arachne.models.lora_names import AdapterNames, published_layer
+
+DIFFUSERS_FILE = "pytorch_lora_weights.safetensors"
+COMFYUI_FILE = "lora.safetensors"
+_PEFT_FILE, _PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+_METADATA_KEY = "lora_adapter_metadata"
+"""Where diffusers keeps peft's configuration in a file's metadata."""
+
+_PREFIX = "transformer."
+
+_KEYS_SHOWN = 3
+
+
+def load_adapters(
+    model: VideoTransformer, path: str, options: AdapterOptions, *, setting: str
+) -> None:
+    """Overwrite a model's adapters with those of a file, or of a folder that holds one.
+
+    The model then computes exactly what it does with the file's LoRA: where the file's alpha / rank
+    is another one than the model's, the difference goes into B.
+
+    Raises:
+        ConfigError: The file cannot be read, or has another rank, other layers, or keys that are no
+            adapter's; keys are named.
+    """
+    file = _lora_file(Path(path), setting)
+    tensors, settings = _read(file, setting)
+    layers = [name for name, _ in adapted_layers(model.module)]
+    names = AdapterNames(model.family.name, layers)
+    found: dict[str, Tensor] = {}
+    alphas: dict[str, float] = {}
+    unknown: list[str] = []
+    for name, tensor in tensors.items():
+        key = names.find(name)
+        if key is None:
+            unknown.append(name)
+        elif key.part == "alpha":
+            alphas[key.layer] = float(tensor)
+        elif key.part == "magnitude":
+            found[f"{key.layer}.lora_magnitude_vector"] = tensor.reshape(-1)
+        else:
+            found[f"{key.layer}.{key.part}.weight"] = tensor
+    if unknown:
+        raise ConfigError(
+            f"{setting} {str(file)!r} has keys of no adapter of this run: {_some(unknown)}; "
+            "set lora.targets so that these layers have adapters, or name another file"
+        )
+    needed = adapter_tensors(model.module)
+    _check_same_tensors(found, needed, file, setting, options)
+    for layer in layers:
+        rank = found[f"{layer}.lora_A.weight"].shape[0]
+        alpha: float = alphas[layer] if layer in alphas else settings.get("lora_alpha", rank)
+        scale = alpha / rank
+        name = f"{layer}.lora_B.weight"
+        # In double, as alphas need not be powers of two and the tensors may be narrow.
+        found[name] = (found[name].double() * (scale / options.scale)).to(needed[name].dtype)
+    set_adapter_tensors(model.module, found)
+
+
+def _lora_file(path: Path, setting: str) -> Path:
+    if path.is_file():
+        return path
+    for name in (DIFFUSERS_FILE, _PEFT_FILE):
+        if (path / name).is_file():
+            return path / name
+    others = sorted(path.glob("*.safetensors"))
+    if len(others) == 1:
+        return others[0]
+    found = f"{len(others)} safetensors files" if path.is_dir() else "no such file or folder"
+    raise ConfigError(f"{setting} {str(path)!r}: {found}; name one safetensors file with a LoRA")
+
+
+def _read(file: Path, setting: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors, and the settings of peft that lie in the file or beside it."""
+    settings: dict[str, Any] = {}
+    try:
+        tensors = load_file(file)
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+        if _METADATA_KEY in metadata:
+            packed = json.loads(metadata[_METADATA_KEY])
+            settings = {key.removeprefix(_PREFIX): value for key, value in packed.items()}
+        elif file.name == _PEFT_FILE and (file.parent / _PEFT_CONFIG).is_file():
+            settings = json.loads((file.parent / _PEFT_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(f"{setting}: cannot read {str(file)!r}: {error}") from error
+    for name in ("use_rslora", "alpha_pattern", "rank_pattern"):
+        if settings.get(name):
+            raise ConfigError(
+                f"{setting} {str(file)!r} has {name} = {settings[name]}; adapters of one rank and "
+                "alpha can be read, without rank-stabilised scaling"
+            )
+    return tensors, settings
+
+
+def _check_same_tensors(
+    found: Mapping[str, Tensor],
+    needed: Mapping[str, Tensor],
+    file: Path,
+    setting: str,
+    options: AdapterOptions,
+) -> None:
+    ranks = {tensor.shape[0] for name, tensor in found.items() if name.endswith("lora_A.weight")}
+    if ranks and ranks != {options.rank}:
+        raise ConfigError(
+            f"{setting} {str(file)!r} has rank {', '.join(map(str, sorted(ranks)))}, lora.rank is "
+            f"{options.rank}; set lora.rank to the file's"
+        )
+    missing = [name for name in needed if name not in found]
+    surplus = [name for name in found if name not in needed]
+    if missing or surplus:
+        what = "lacks" if missing else "has, and the run has not,"
+        raise ConfigError(
+            f"{setting} {str(file)!r} {what} {_some(missing or surplus)}; "
+            "set lora.targets and lora.use_dora as they were when the file was trained"
+        )
+    for name, tensor in found.items():
+        if tensor.shape != needed[name].shape:
+            raise ConfigError(
+                f"{setting} {str(file)!r} has {name} of shape {tuple(tensor.shape)}, the model "
+                f"needs {tuple(needed[name].shape)}; it is a LoRA of another model"
+            )
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _KEYS_SHOWN
+    return ", ".join(names[:_KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def save_diffusers_lora(
+    module: nn.Module, options: AdapterOptions, folder: Path, dtype: torch.dtype
+) -> Path:
+    """Write the adapters as diffusers' own writer does, peft's settings in the metadata; the file.
+
+    Raises:
+        OSError: The disk refuses it.
+    """
+    settings = {
+        "r": options.rank,
+        "lora_alpha": options.alpha,
+        "target_modules": [name for name, _ in adapted_layers(module)],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "use_dora": options.use_dora,
+    }
+    packed = json.dumps({_PREFIX + key: value for key, value in settings.items()}, sort_keys=True)
+    tensors = {
+        _PREFIX + name: tensor.to(dtype).contiguous()
+        for name, tensor in adapter_tensors(module).items()
+    }
+    path = folder / DIFFUSERS_FILE
+    _save(tensors, path, {"format": "pt", _METADATA_KEY: packed})
+    return path
+
+
+def save_comfyui_lora(
+    model: VideoTransformer, options: AdapterOptions, folder: Path, dtype: torch.dtype
+) -> Path:
+    """Write the adapters with the published names that ComfyUI loads, and an alpha for each.
+
+    ComfyUI counts an adapter's output alpha / rank, and 1 where there is no alpha.
+
+    Raises:
+        OSError: The disk refuses it.
+    """
+    assert not options.use_dora, "ComfyUI's magnitudes are other ones"
+    state = adapter_tensors(model.module)
+    tensors: dict[str, Tensor] = {}
+    for layer, _ in adapted_layers(model.module):
+        name = f"diffusion_model.{published_layer(model.family.name, layer)}"
+        for theirs, ours in (("lora_down", "lora_A"), ("lora_up", "lora_B")):
+            weight = state[f"{layer}.{ours}.weight"]
+            tensors[f"{name}.{theirs}.weight"] = weight.to(dtype).contiguous()
+        tensors[f"{name}.alpha"] = torch.tensor(options.alpha, dtype=torch.float32)
+    path = folder / COMFYUI_FILE
+    _save(tensors, path, {"format": "pt"})
+    return path
+
+
+def _save(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {str(path)!r}: {error}") from error

@@ -1,0 +1,87 @@
+"""One safetensors file with the published names of a Wan transformer; without torch.
+
+It is what Wan's authors publish and ComfyUI loads. It holds no configuration, but its tensors have
+shapes; only the size of an attention head does not show in them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from arachne.core.errors import ConfigError
+from arachne.core.model_shape import ModelShape
+
+HEAD_SIZE = 128
+"""Of every Wan that was published: 12 heads for 1536 channels, 40 for 5120 (its config.json)."""
+
+_PREFIX = "model.diffusion_model."
+"""ComfyUI writes this before all names when it saves a model."""
+
+_QUERY = "blocks.0.self_attn.q.weight"
+
+
+def is_published_file(path: str) -> bool:
+    """Whether `model.pretrained` names one file, and no folder."""
+    return Path(path).is_file()
+
+
+def published_keys(file: Path) -> Mapping[str, str]:
+    """The file's names of its tensors, by the names that were published.
+
+    Raises:
+        ConfigError: It is no safetensors file, or holds no Wan.
+    """
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            names = list(opened.keys())
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"model.pretrained: cannot read {str(file)!r}: {error}") from error
+    keys = {name.removeprefix(_PREFIX): name for name in names}
+    if _QUERY not in keys:
+        raise ConfigError(
+            f"model.pretrained {str(file)!r} has no {_QUERY!r}, so it is no Wan with its published "
+            "names; name a diffusers folder, or a file as Wan's authors publish it"
+        )
+    return keys
+
+
+def published_shape(file: Path, *, family: str, text_tokens: int, head_size: int = 0) -> ModelShape:
+    """The sizes of the model in a file, from the shapes of its tensors.
+
+    Args:
+        file: The file.
+        family: A family with Wan's layers.
+        text_tokens: Text tokens of a clip; no weight depends on it.
+        head_size: Width of a head; 0 is that of published models.
+
+    Raises:
+        ConfigError: It holds no Wan, or one with another head size.
+    """
+    keys = published_keys(file)
+
+    def sides(name: str) -> tuple[int, ...]:
+        if name not in keys:
+            raise ConfigError(f"model.pretrained {str(file)!r} lacks {name!r}; it is not whole")
+        with safe_open(file, framework="numpy") as opened:
+            return tuple(opened.get_slice(keys[name]).get_shape())
+
+    width = sides(_QUERY)[0]
+    head_size = head_size or HEAD_SIZE
+    if width % head_size:
+        raise ConfigError(
+            f"model.pretrained {str(file)!r} is {width} wide, which heads of {head_size} do not "
+            "fill; set model.head_size to that of the model"
+        )
+    blocks = {name.split(".")[1] for name in keys if name.startswith("blocks.")}
+    return ModelShape(
+        family=family,
+        num_layers=len(blocks),
+        num_heads=width // head_size,
+        head_size=head_size,
+        ffn_size=sides("blocks.0.ffn.0.weight")[0],
+        latent_channels=sides("patch_embedding.weight")[1],
+        text_size=sides("text_embedding.0.weight")[1],
+        text_tokens=text_tokens,
+        freq_size=sides("time_embedding.0.weight")[1],
+    )

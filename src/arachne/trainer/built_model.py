@@ -1,0 +1,134 @@
+"""The model of a run: its weights, and which of its parameters are trained."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from arachne.core.errors import ConfigError
+from arachne.models.diffusers_module import (
+    VideoTransformer,
+    build_transformer,
+    load_published_transformer,
+    load_transformer,
+)
+from arachne.models.families import transformer_named
+from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.models.lora import AdapterOptions, adapter_targets, add_adapters
+from arachne.models.lora_files import load_adapters
+from arachne.models.published_file import is_published_file
+from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.model import ModelSettings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+def training_model(
+    config: RunConfig,
+    video_encoder: VideoEncoder,
+    text_encoder: TextEncoder,
+    *,
+    starts: bool = True,
+) -> VideoTransformer:
+    """The model on the CPU as a run starts it; `requires_grad` says what is trained.
+
+    With `[lora]` every parameter of the model is frozen, and adapters are drawn from the run's seed
+    or read from `lora.init_from`. All ranks build the same, in every world.
+
+    Args:
+        config: The run.
+        video_encoder: Where latents come from.
+        text_encoder: Where text states come from.
+        starts: Whether trained parameters have to have their first values. If not, `lora.init_from`
+            is not read: a checkpoint will overwrite them.
+
+    Raises:
+        ConfigError: As `built_model`; or `[lora]`, `model.freeze` or `model.train_only` name what
+            the model does not have.
+    """
+    model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
+    if not config.lora.is_on:
+        _choose_trained(model.module, config.model.freeze, config.model.train_only)
+        return model
+    names = adapter_targets(model.module, model.layout, config.lora.targets)
+    options = adapter_options(config)
+    add_adapters(model.module, names, options, seed=config.run.seed)
+    if starts and config.lora.init_from:
+        load_adapters(model, config.lora.init_from, options, setting="lora.init_from")
+    return model
+
+
+def adapter_options(config: RunConfig) -> AdapterOptions:
+    """What the adapters of a run have in common."""
+    lora = config.lora
+    return AdapterOptions(rank=lora.rank, alpha=lora.alpha_or_rank, use_dora=lora.use_dora)
+
+
+def built_model(
+    settings: ModelSettings, seed: int, video_encoder: VideoEncoder, text_encoder: TextEncoder
+) -> VideoTransformer:
+    """The model on the CPU: random weights of the run's seed, or pretrained ones.
+
+    Raises:
+        ConfigError: The family cannot be trained from these weights, or the encoders do not fit
+            the pretrained model.
+    """
+    family = transformer_named(settings.family)
+    if settings.pretrained and family.not_pretrained:
+        raise ConfigError(
+            f"model.pretrained {settings.pretrained!r} cannot be trained: {family.not_pretrained}"
+        )
+    dtype = DTYPES[settings.dtype]
+    if not settings.pretrained:
+        shape = settings.shape(
+            latent_channels=video_encoder.latent_channels, text_size=text_encoder.text_size
+        )
+        return build_transformer(shape, dtype=dtype, seed=seed)
+    if is_published_file(settings.pretrained):
+        model = load_published_transformer(
+            family.name,
+            settings.pretrained,
+            dtype=dtype,
+            text_tokens=settings.num_text_tokens,
+            head_size=settings.head_size,
+        )
+    else:
+        model = load_transformer(
+            family.name, settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens
+        )
+    for what, found, needed in (
+        ("latent channels", video_encoder.latent_channels, model.shape.latent_channels),
+        ("text width", text_encoder.text_size, model.shape.text_size),
+    ):
+        if found != needed:
+            raise ConfigError(
+                f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
+                f"{found}; name the encoders that the model was trained with"
+            )
+    return model
+
+
+def _choose_trained(module: nn.Module, freeze: Sequence[str], train_only: Sequence[str]) -> None:
+    """Freeze parameters by patterns of their names."""
+    names = [name for name, _ in module.named_parameters()]
+    for setting, patterns in (("freeze", freeze), ("train_only", train_only)):
+        for pattern in patterns:
+            if not _matching(names, [pattern]):
+                nearest = get_close_matches(pattern, names, n=1, cutoff=0.0)[0]
+                raise ConfigError(
+                    f"model.{setting} holds {pattern!r}, which is no parameter's name; "
+                    f"did you mean {nearest!r}? * stands for anything"
+                )
+    trained = _matching(names, train_only or ["*"]) - _matching(names, freeze)
+    if not trained:
+        raise ConfigError(
+            "model.freeze and model.train_only leave no parameter to train; freeze less"
+        )
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in trained)
+
+
+def _matching(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
+    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}

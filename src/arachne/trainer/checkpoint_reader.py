@@ -1,0 +1,241 @@
+"""Finds the newest whole checkpoint, says what is wrong with others, and reads parts of one.
+
+Nothing here unpickles, and nothing needs torch. Every name that a checkpoint's files give is
+checked before it becomes a path.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from arachne.core.errors import CheckpointError, DataError
+from arachne.core.strict_json import from_json
+from arachne.trainer.checkpoint_files import (
+    FORMAT,
+    INDEX,
+    INDEX_HASH,
+    REPLACED,
+    CheckpointIndex,
+    ChunkPlace,
+    ShardFile,
+    TrainState,
+    checkpoints_dir,
+    sha256_of,
+    step_folders,
+    step_name,
+)
+from arachne.trainer.shard_file import damaged_extents
+
+_NAMES_SHOWN = 3
+_MOST_THREADS = 8
+_SHARD_NAME = re.compile(r"shard-\d{5,}\.safetensors")
+
+
+def newest(run_dir: Path, on_skip: Callable[[str], None]) -> Path:
+    """The newest checkpoint that is whole; every file is hashed.
+
+    `on_skip` is told, in one line each, which newer ones were passed over and why.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    return _newest(run_dir, on_skip, verified)
+
+
+def newest_index(run_dir: Path) -> CheckpointIndex:
+    """The index of the newest checkpoint whose index is whole; its shards are not looked at.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    return read_index(_newest(run_dir, lambda _: None, read_index))
+
+
+def _newest(
+    run_dir: Path, on_skip: Callable[[str], None], check: Callable[[Path], CheckpointIndex]
+) -> Path:
+    root = checkpoints_dir(run_dir)
+    num_skipped = 0
+    for folder in step_folders(root):
+        if folder.suffix in ("", REPLACED):
+            try:
+                check(folder.path)
+            except CheckpointError as error:
+                num_skipped += 1
+                on_skip(f"skipped: {error}")
+            else:
+                return folder.path
+    found = f"none of its {num_skipped} checkpoints is whole" if num_skipped else "no checkpoint"
+    raise CheckpointError(
+        f"run {str(run_dir)!r}: {found} in {str(root)!r}; restore one from a copy, or start the "
+        "run without --resume"
+    )
+
+
+def verified(path: Path) -> CheckpointIndex:
+    """The index of a checkpoint, after every byte was compared with its SHA-256.
+
+    Raises:
+        CheckpointError: Names the first file that is missing or damaged, and what of it.
+    """
+    index = read_index(path)
+    # Hashing does not hold the interpreter.
+    threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)), len(index.shards)))
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        faults = pool.map(lambda shard: _fault_of(path / shard.name, shard), index.shards)
+        fault = next((fault for fault in faults if fault), "")
+        pool.shutdown(cancel_futures=True)
+    if fault:
+        raise CheckpointError(f"checkpoint {path.name}: {fault}")
+    return index
+
+
+def _fault_of(file: Path, shard: ShardFile) -> str:
+    """What is wrong with a shard; empty if nothing is."""
+    if not file.is_file():
+        return f"{shard.name} is missing; it held {_names_text(_names(shard))}"
+    try:
+        num_bytes, sha256 = file.stat().st_size, sha256_of(file)
+        if num_bytes == shard.num_bytes and sha256 == shard.sha256:
+            return ""
+        keys = damaged_extents(file, {place.key: place.extent for place in shard.chunks})
+    except OSError as error:
+        return f"{shard.name} cannot be read: {error}; it holds {_names_text(_names(shard))}"
+    if num_bytes != shard.num_bytes:
+        found = f"found {num_bytes} bytes, needed {shard.num_bytes}"
+    else:
+        found = f"found SHA-256 {sha256[:12]}…, needed {shard.sha256[:12]}…"
+    by_key = {place.key: place for place in shard.chunks}
+    lost = [f"{by_key[key].kind} of {by_key[key].name}" for key in keys]
+    where = (
+        f"in {_names_text(lost)}" if lost else f"in its header, for {_names_text(_names(shard))}"
+    )
+    return f"{shard.name} is damaged {where}: {found}"
+
+
+class CheckpointReader:
+    """Reads any part of any parameter from a checkpoint, whatever world wrote it.
+
+    Only the index is checked on opening; `newest` and `verified` check the shards.
+    """
+
+    def __init__(self, path: Path) -> None:
+        index = read_index(path)
+        self._path = path
+        self.state: TrainState = index.state
+        self.parameters: dict[str, tuple[int, ...]] = index.parameters
+        self._pieces: dict[tuple[str, str], list[tuple[ChunkPlace, str]]] = defaultdict(list)
+        for shard in index.shards:
+            for place in shard.chunks:
+                self._pieces[place.name, place.kind].append((place, shard.name))
+
+    def holds(self, name: str, kind: str) -> bool:
+        """Whether it has an array of this kind for a parameter."""
+        return (name, kind) in self._pieces
+
+    def read(self, name: str, kind: str, start: int, stop: int) -> np.ndarray:
+        """Elements [start, stop) of a flattened parameter, 1-D, in the dtype that was written.
+
+        Raises:
+            CheckpointError: The checkpoint has no such parameter or kind, or fewer elements.
+        """
+        if name not in self.parameters:
+            raise CheckpointError(
+                f"checkpoint {self._path.name} has no parameter {name!r}; it is of another model"
+            )
+        size = prod(self.parameters[name])
+        if not 0 <= start <= stop <= size:
+            raise CheckpointError(
+                f"checkpoint {self._path.name}: {name} has {size} elements, needed "
+                f"[{start}, {stop}); it is of another model"
+            )
+        if size and not self.holds(name, kind):
+            raise CheckpointError(
+                f"checkpoint {self._path.name} has no {kind} of {name!r}; it was written with "
+                "another optimizer"
+            )
+        parts: list[np.ndarray] = []
+        for place, file in sorted(self._pieces[name, kind], key=lambda piece: piece[0].offset):
+            first, last = max(start, place.offset), min(stop, place.end)
+            if first < last:
+                parts.append(self._values(file, place, first - place.offset, last - place.offset))
+        if sum(map(len, parts)) != stop - start:
+            raise CheckpointError(
+                f"checkpoint {self._path.name}: its pieces of {kind} of {name} do not tile "
+                f"[{start}, {stop}); restore {INDEX} from a copy"
+            )
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+    def _values(self, file: str, place: ChunkPlace, first: int, last: int) -> np.ndarray:
+        try:
+            with safe_open(self._path / file, framework="numpy") as shard:
+                return np.asarray(shard.get_slice(place.key)[first:last])
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"checkpoint {self._path.name}: {file} cannot be read: {error}"
+            ) from error
+
+
+def read_index(path: Path) -> CheckpointIndex:
+    """The index of a checkpoint, compared with its own SHA-256.
+
+    Raises:
+        CheckpointError: It is missing, damaged, of another format or step, or names a file that
+            is no shard.
+    """
+    for name in (INDEX, INDEX_HASH):
+        if not (path / name).is_file():
+            raise CheckpointError(f"checkpoint {path.name}: {name} is missing; {_LOST_INDEX}")
+    try:
+        content, needed = (path / INDEX).read_bytes(), (path / INDEX_HASH).read_bytes()
+        found = sha256_of(path / INDEX)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path.name}: cannot be read: {error}") from error
+    if needed != f"{found}  {INDEX}\n".encode():
+        raise CheckpointError(
+            f"checkpoint {path.name}: {INDEX} is damaged, or {INDEX_HASH}: found SHA-256 "
+            f"{found[:12]}…, needed {needed[:12].decode('ascii', 'replace')}…; {_LOST_INDEX}"
+        )
+    try:
+        index = from_json(content, CheckpointIndex, what=INDEX)
+    except DataError as error:
+        raise CheckpointError(f"checkpoint {path.name}: {error}") from error
+    _check_index(path, index)
+    return index
+
+
+_LOST_INDEX = "it describes all parameters"
+
+
+def _check_index(path: Path, index: CheckpointIndex) -> None:
+    if index.format != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path.name} has format {index.format}; this version reads {FORMAT}"
+        )
+    if path.name.removesuffix(REPLACED) != step_name(index.state.step):
+        raise CheckpointError(
+            f"checkpoint {path.name} is of step {index.state.step}; rename its folder to "
+            f"{step_name(index.state.step)}"
+        )
+    for shard in index.shards:
+        if not _SHARD_NAME.fullmatch(shard.name):
+            raise CheckpointError(
+                f"checkpoint {path.name}: {INDEX} names the file {shard.name!r}, which is no shard"
+            )
+
+
+def _names(shard: ShardFile) -> list[str]:
+    return sorted({place.name for place in shard.chunks})
+
+
+def _names_text(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing"
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,81 @@
+"""Who is told what of a run: the command line shows it, and writes the run's files."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from arachne.core.batch import Batch
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.rank_log import RankLog
+from arachne.core.trace import Trace
+from arachne.cost.measured_launch import MeasuredLaunch
+from arachne.trainer.interval_samples import SampleVideo
+from arachne.trainer.step import StepOutcome
+from arachne.trainer.step_figures import StepFigures
+from arachne.trainer.validation import HeldOutLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What is known of a step once it is over.
+
+    Attributes:
+        trace: Spans of all ranks, for steps that are traced.
+        launches: What each launch took; those that had to do without a clip are left out.
+        lr: Learning rate.
+        modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
+        figures: FLOPs, waiting for data, memory and noise levels, over all ranks.
+        utilisation: Model FLOPs utilisation, against the matmul rate of the run's first cluster.
+    """
+
+    step: int
+    batch: Batch
+    plan: PlacedPlan
+    outcome: StepOutcome
+    trace: Trace | None
+    launches: tuple[MeasuredLaunch, ...]
+    lr: float
+    modelled_step_s: float
+    figures: StepFigures
+    utilisation: float
+
+    @property
+    def launch_error(self) -> float | None:
+        """Median over the launches of |promised / measured − 1|; None if there was none."""
+        return median(each.plan_error for each in self.launches) if self.launches else None
+
+
+def _is_never(done: int) -> bool:
+    return False
+
+
+def _tell_nobody(*_: object) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Is told of a run, on every rank unless an attribute says otherwise.
+
+    Steps that are `done` are counted from 1; before the first step 0 are done.
+
+    Attributes:
+        on_step: A step is over.
+        on_validation: The held-out loss after so many steps.
+        on_rank_log: This rank's log of a traced step.
+        on_begin: Training goes on, or starts, after so many steps; what was told of later ones
+            will be told again.
+        is_validated: On rank 0: whether the held-out loss after so many steps is known already.
+        on_samples: This rank's own videos, drawn after so many steps.
+        on_sampled: On rank 0: all ranks have been told of their videos.
+        is_sampled: On rank 0: whether the videos after so many steps are there already.
+    """
+
+    on_step: Callable[[StepReport], None]
+    on_validation: Callable[[int, HeldOutLoss], None]
+    on_rank_log: Callable[[RankLog], None]
+    on_begin: Callable[[int], None] = _tell_nobody
+    is_validated: Callable[[int], bool] = _is_never
+    on_samples: Callable[[int, tuple[SampleVideo, ...]], None] = _tell_nobody
+    on_sampled: Callable[[int], None] = _tell_nobody
+    is_sampled: Callable[[int], bool] = _is_never

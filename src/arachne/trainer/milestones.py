@@ -1,0 +1,155 @@
+"""What happens at some steps beside training: held-out loss, the best checkpoint, sample videos."""
+
+from collections.abc import Callable
+from math import inf
+
+from arachne.core.cluster import Cluster
+from arachne.core.errors import CheckpointError
+from arachne.runtime.messages import text_of_first
+from arachne.trainer.agreement import do_together
+from arachne.trainer.checkpoint import checkpoints_dir
+from arachne.trainer.checkpoint_files import Best, known_best, write_best
+from arachne.trainer.interval_samples import sample_videos
+from arachne.trainer.listener import Listener
+from arachne.trainer.saver import CheckpointSaver
+from arachne.trainer.session import Session
+from arachne.trainer.validation import held_out_loss
+
+
+class Milestones:
+    """Validates and samples where the run file asks for it; every rank has one.
+
+    All ranks call each method together. What was due when a run was stopped, or killed, is made up
+    for when it is resumed: the listener knows what was done. A run that keeps a moving average of
+    the weights is judged by that.
+
+    Args:
+        session: This rank's.
+        listener: Who is told.
+        cluster: What launches are planned for now; rank 0's counts.
+    """
+
+    def __init__(
+        self, session: Session, listener: Listener, cluster: Callable[[], Cluster]
+    ) -> None:
+        self._session = session
+        self._listener = listener
+        self._cluster = cluster
+        self._best_loss = inf
+
+    def begin(self, done: int) -> float | None:
+        """Before the first step that is trained now; gives what `reach` gives."""
+        session = self._session
+        do_together(session.world, session.groups.world, lambda: self._listener.on_begin(done))
+        session.recorder.finish(step=done, planner="")
+        self._best_loss = self._best_loss_until(done)
+        return self.reach(done)
+
+    def reach(self, done: int) -> float | None:
+        """After so many steps: the held-out loss if it is the lowest so far and is to be kept.
+
+        What the run started from is no candidate. Then `keep_best` is to follow, once the state is
+        being saved.
+
+        Raises:
+            DataError: No held-out clip can be read.
+            InfeasibleError: A held-out clip fits nowhere on the cluster.
+        """
+        settings, last = self._session.config.validation, self._session.config.run.steps
+        validates = settings.is_validated(done, last) and not self._is_known(
+            self._listener.is_validated, done
+        )
+        samples = settings.is_sampled(done, last) and not self._is_known(
+            self._listener.is_sampled, done
+        )
+        best = None
+        if validates or samples:
+            self._show_averages(done)
+            if validates:
+                loss = self._validate(done)
+                is_best = settings.keep_best and done > 0 and loss < self._best_loss
+                best = loss if is_best else None
+            if samples:
+                self._sample(done)
+            self._show_weights(done)
+        return best
+
+    def keep_best(self, done: int, loss: float, saver: CheckpointSaver) -> None:
+        """Name this step's checkpoint the best, once what `saver` has begun is committed.
+
+        Raises:
+            CheckpointError: It cannot be written; on every rank.
+        """
+        session = self._session
+        try:
+            saver.finish()
+        except CheckpointError:
+            if session.config.checkpoint.on_error == "stop":
+                raise
+            return  # it was said; the best before stays the best
+        self._best_loss = loss
+        best = Best(step=done, loss=loss)
+
+        def write() -> None:
+            if session.world.rank == 0:
+                write_best(checkpoints_dir(session.run_dir), best)
+
+        do_together(session.world, session.groups.world, write)
+        session.recorder.finish(step=done, planner="checkpoint")
+
+    def _show_averages(self, done: int) -> None:
+        """Put the moving averages of the weights in their place, if the run keeps any."""
+        if self._session.config.optimizer.ema_decay:
+            self._session.optimizer.share(averages=True)
+            self._session.recorder.finish(step=done, planner="averages")
+
+    def _show_weights(self, done: int) -> None:
+        if self._session.config.optimizer.ema_decay:
+            self._session.optimizer.share()
+            self._session.recorder.finish(step=done, planner="averages")
+
+    def _validate(self, done: int) -> float:
+        session = self._session
+        found = held_out_loss(session, self._cluster(), done)
+        do_together(
+            session.world,
+            session.groups.world,
+            lambda: self._listener.on_validation(done, found),
+        )
+        session.recorder.finish(step=done, planner="validation")
+        return found.loss
+
+    def _sample(self, done: int) -> None:
+        session = self._session
+        session.recorder.progress.change("sample")
+
+        def draw() -> None:
+            self._listener.on_samples(done, sample_videos(session))
+
+        def join() -> None:
+            if session.world.rank == 0:
+                self._listener.on_sampled(done)
+
+        do_together(session.world, session.groups.world, draw)
+        do_together(session.world, session.groups.world, join)
+        session.recorder.finish(step=done, planner="samples")
+
+    def _is_known(self, ask: Callable[[int], bool], done: int) -> bool:
+        """Rank 0's answer, on every rank."""
+        world = self._session.world
+        answer = "yes" if world.rank == 0 and ask(done) else ""
+        shared = text_of_first(answer, self._session.groups.world, world.device)
+        self._session.recorder.finish(step=done, planner="")
+        return bool(shared)
+
+    def _best_loss_until(self, done: int) -> float:
+        """The loss of the best checkpoint that an earlier part of the run wrote; inf if none."""
+        session = self._session
+        text = ""
+        if session.world.rank == 0 and session.config.validation.keep_best and done:
+            best = known_best(checkpoints_dir(session.run_dir))
+            if best is not None and best.step <= done:
+                text = repr(best.loss)
+        shared = text_of_first(text, session.groups.world, session.world.device)
+        session.recorder.finish(step=done, planner="")
+        return float(shared) if shared else inf

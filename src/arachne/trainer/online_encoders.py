@@ -1,0 +1,99 @@
+"""What a run encodes with within its steps: which arrays the cache lacks, and how they are made."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arachne.core.batch import Batch
+from arachne.core.bucket import Bucket
+from arachne.core.cascade import Encoder
+from arachne.core.families import family_named
+from arachne.core.ledger import LedgerRow
+from arachne.core.model_shape import ModelShape
+from arachne.data.guarded_decoder import Refusal
+from arachne.data.make_arrays import Workshop, encoded_latents
+from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.trainer.config import RunConfig
+from arachne.trainer.preparation import workshop_of
+
+ENCODERS: tuple[Encoder, ...] = ("text", "vae")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineEncoders:
+    """The frozen encoders of a run, and where its clips come from.
+
+    Attributes:
+        workshop: Encoders, dataset and cache.
+        model: What trains on the results.
+    """
+
+    workshop: Workshop
+    model: ModelShape
+
+    def key(self, module: Encoder, row: LedgerRow) -> str:
+        """Of the array in the cache."""
+        latents_key, states_key = self.workshop.store.keys_of(row)
+        return latents_key if module == "vae" else states_key
+
+    def result_shape(self, module: Encoder, bucket: Bucket) -> tuple[int, ...]:
+        """Shape of a clip's latents [C, F, H, W], or of its token states [L, D]."""
+        if module == "text":
+            return self.model.text_tokens, self.model.text_size
+        grid = family_named(self.model.family).geometry.latent_grid(bucket)
+        return self.model.latent_channels, *grid
+
+    def latents(self, row: LedgerRow, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """A clip's latents; NaN throughout if the encoder fails, which is remembered."""
+        found = encoded_latents(self.workshop.video_encoder, frames)
+        if isinstance(found, Refusal):
+            self.workshop.store.rejections.add(self.key("vae", row), found.reason)
+            return self.no_latents(row)
+        return found
+
+    def no_latents(self, row: LedgerRow) -> NDArray[np.float32]:
+        """What stands for latents that could not be made."""
+        assert row.bucket is not None, row
+        return np.full(self.result_shape("vae", row.bucket), np.nan, np.float32)
+
+    def states(self, row: LedgerRow) -> NDArray[np.float32]:
+        """A clip's token states."""
+        encode = self.workshop.text_encoder.encode
+        return np.asarray(encode(row.clip.caption), dtype=np.float32)
+
+    def with_missing(
+        self, batch: Batch, rows: Sequence[LedgerRow], has: Callable[[str], bool]
+    ) -> Batch:
+        """The batch with what the cache lacks of each clip.
+
+        Args:
+            batch: Some clips.
+            rows: Their rows.
+            has: Whether the cache has the array of a key.
+        """
+        return replace(
+            batch,
+            clips=tuple(
+                replace(
+                    clip,
+                    to_encode=tuple(each for each in ENCODERS if not has(self.key(each, row))),
+                )
+                for clip, row in zip(batch.clips, rows, strict=True)
+            ),
+        )
+
+
+def with_everything_missing(batch: Batch) -> Batch:
+    """The batch as if nothing of its clips was cached."""
+    return replace(batch, clips=tuple(replace(clip, to_encode=ENCODERS) for clip in batch.clips))
+
+
+def online_encoders(
+    config: RunConfig, model: ModelShape, video_encoder: VideoEncoder, text_encoder: TextEncoder
+) -> OnlineEncoders | None:
+    """What a run encodes with within its steps; None if it does not."""
+    if config.data.encode != "online":
+        return None
+    return OnlineEncoders(workshop=workshop_of(config, video_encoder, text_encoder), model=model)

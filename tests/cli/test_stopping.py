@@ -1,0 +1,138 @@
+"""`arachne train` that is asked to end, killed, or started again."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from arachne.cli.main import main
+from arachne.cli.run_dir import write_resolved
+from arachne.reporting.run_files import MANIFEST, read_metrics
+from arachne.trainer.checkpoint import newest, verified
+from tests.cli.test_train import COMMAND, ENVIRONMENT, TORCHRUN
+from tests.trainer.tiny_runs import changed, make_clips, tiny_config
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]  # a busy machine starts slowly
+
+WITHIN_S = 25.0
+"""What a scheduler leaves a job that it asks to end."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    return make_clips(tmp_path_factory.mktemp("stopping") / "clips")
+
+
+@pytest.fixture
+def run_file(dataset, tmp_path) -> Path:
+    config = tiny_config(dataset, tmp_path / "run", steps=100_000, dtype="float32")
+    config = changed(config, "run", ranks=2)
+    config = changed(config, "checkpoint", every=3, keep=2)
+    write_resolved(changed(config, "logging", trace_every=0), tmp_path / "run.toml")
+    return tmp_path / "run.toml"
+
+
+@contextmanager
+def running(command: list[str], *words: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [*command, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ranks_of(launcher: "subprocess.Popen[str]") -> list[int]:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text()
+    return sorted(map(int, children.split()))
+
+
+def wait_for(condition, process: "subprocess.Popen[str]") -> None:
+    deadline_s = time.monotonic() + 150.0
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def steps_done(run_dir: Path) -> int:
+    return len(read_metrics(run_dir).train) if (run_dir / "metrics.jsonl").exists() else 0
+
+
+def ended(process: "subprocess.Popen[str]", within_s: float = WITHIN_S) -> tuple[int, str, str]:
+    begin_s = time.monotonic()
+    out, error = process.communicate(timeout=200)
+    assert time.monotonic() - begin_s < within_s
+    return process.returncode, out, error
+
+
+def test_sigterm_in_training_commits_a_checkpoint_and_says_143(run_file):
+    run_dir = run_file.parent / "run"
+    with running(COMMAND, str(run_file)) as process:
+        wait_for(lambda: steps_done(run_dir) > 4, process)
+        process.send_signal(signal.SIGTERM)
+        code, out, error = ended(process)
+    assert (code, error) == (143, "")
+    assert "stopped after step " in out
+    assert verified(newest(run_dir, on_skip=print)).state.step == steps_done(run_dir)
+
+
+def test_before_the_first_step_a_signal_ends_the_run_at_once(run_file):
+    with running(COMMAND, str(run_file)) as process:
+        wait_for(lambda: len(ranks_of(process)) >= 2, process)
+        time.sleep(0.3)
+        assert steps_done(run_file.parent / "run") == 0
+        process.send_signal(signal.SIGTERM)
+        code, _, error = ended(process)
+    assert code == 143
+    assert error == "arachne: interrupted\n"
+    assert not (run_file.parent / "run" / "checkpoints").exists()
+
+
+def test_a_killed_rank_under_torchrun_is_started_again_and_resumes_by_itself(run_file):
+    run_dir = run_file.parent / "run"
+    command = [*TORCHRUN[:-3], "--max-restarts", "1", *TORCHRUN[-3:]]
+    with running(command, str(run_file), "--set", "run.steps=40") as process:
+        wait_for(lambda: (run_dir / "checkpoints" / "step-000003").exists(), process)
+        os.kill(ranks_of(process)[-1], signal.SIGKILL)
+        code, out, error = ended(process, within_s=200.0)
+    assert code == 0, error
+    assert "done: 40 steps" in out
+    assert [row.step for row in read_metrics(run_dir).train] == list(range(40))
+    assert verified(newest(run_dir, on_skip=print)).state.step == 40
+
+
+def test_resume_if_any_begins_and_then_goes_on_and_rescan_reads_the_dataset_again(run_file, capfd):
+    run_dir = run_file.parent / "run"
+    again = ["train", str(run_file), "--resume-if-any", "--ranks", "1"]
+    assert main([*again, "--set", "run.steps=1"]) == 0
+    before = (run_dir / MANIFEST).stat().st_mtime_ns
+    assert main([*again, "--set", "run.steps=2"]) == 0
+    assert [row.step for row in read_metrics(run_dir).train] == [0, 1]
+    assert (run_dir / MANIFEST).stat().st_mtime_ns == before
+    assert main([*again, "--rescan", "--set", "run.steps=3"]) == 0
+    assert (run_dir / MANIFEST).stat().st_mtime_ns > before
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--resume", "--resume-if-any"], "contradict each other"),
+        (["--rescan"], "--rescan is for a run that is resumed"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(run_file, options, message, capfd):
+    assert main(["train", str(run_file), *options]) == 2
+    assert message in capfd.readouterr().err

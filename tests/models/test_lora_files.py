@@ -1,0 +1,155 @@
+"""LoRA files of every naming are read as what they were, alpha included, or refused by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+
+from arachne.core.errors import ConfigError
+from arachne.models.lora import AdapterOptions, adapted_layers, adapter_tensors
+from arachne.models.lora_files import load_adapters, save_comfyui_lora, save_diffusers_lora
+from arachne.models.lora_names import AdapterNames, published_layer
+from tests.models.test_lora import adapted, error, output_of
+
+THEIRS = AdapterOptions(rank=2, alpha=6.0)
+OURS = AdapterOptions(rank=2, alpha=1.0)
+
+
+def write_peft(model, folder: Path) -> Path:
+    state = get_peft_model_state_dict(model.module, adapter_name="default")
+    tensors = {f"base_model.model.{name}": value for name, value in state.items()}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 6}))
+    return folder
+
+
+def write_diffusers(model, folder: Path) -> Path:
+    save_diffusers_lora(model.module, THEIRS, folder, torch.float64)
+    return folder
+
+
+def write_comfyui(model, folder: Path) -> Path:
+    return save_comfyui_lora(model, THEIRS, folder, torch.float64)
+
+
+def write_kohya(model, folder: Path) -> Path:
+    state = adapter_tensors(model.module)
+    tensors = {}
+    for layer, _ in adapted_layers(model.module):
+        name = "lora_unet_" + published_layer("wan", layer).replace(".", "_")
+        tensors[f"{name}.lora_down.weight"] = state[f"{layer}.lora_A.weight"]
+        tensors[f"{name}.lora_up.weight"] = state[f"{layer}.lora_B.weight"]
+        tensors[f"{name}.alpha"] = torch.tensor(6.0)
+    save_file(tensors, folder / "kohya.safetensors")
+    return folder
+
+
+WRITERS = (write_peft, write_diffusers, write_comfyui, write_kohya)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_lora_of_any_naming_has_the_effect_that_it_had(write, tmp_path):
+    trained = adapted("wan", "attention+ffn", THEIRS)
+    path = write(trained, tmp_path)
+    model = adapted("wan", "attention+ffn", OURS, seed=9)
+    assert error(output_of(model), output_of(trained)) > 1e-3
+
+    load_adapters(model, str(path), OURS, setting="lora.init_from")
+
+    assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def test_a_lora_without_any_alpha_counts_once(tmp_path):
+    rank_is_alpha = AdapterOptions(rank=2, alpha=2.0)
+    trained = adapted("wan", "attention", rank_is_alpha)
+    save_file(adapter_tensors(trained.module), tmp_path / "plain.safetensors")
+    model = adapted("wan", "attention", OURS, seed=9)
+    load_adapters(model, str(tmp_path / "plain.safetensors"), OURS, setting="lora.init_from")
+    assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def test_magnitudes_travel_too(tmp_path):
+    options = AdapterOptions(rank=2, alpha=6.0, use_dora=True)
+    trained = adapted("wan", "attention", options)
+    save_diffusers_lora(trained.module, options, tmp_path, torch.float64)
+    model = adapted("wan", "attention", options, seed=9)
+    with torch.no_grad():
+        for name, parameter in model.module.named_parameters():
+            if "magnitude" in name:
+                parameter.mul_(3.0)
+    load_adapters(model, str(tmp_path), options, setting="lora.init_from")
+    assert torch.equal(output_of(model), output_of(trained))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda t: t | {"transformer.blocks.7.attn1.to_q.lora_A.weight": torch.ones(2, 48)},
+            r"has keys of no adapter of this run: transformer\.blocks\.7\.attn1\.to_q\.lora_A",
+        ),
+        (
+            lambda t: t | {"transformer.blocks.0.ffn.net.2.lora_A.weight": torch.ones(2, 40)},
+            r"keys of no adapter of this run: .*ffn.net.2.*; set lora\.targets",
+        ),
+        (
+            lambda t: t | {"text_encoder.wte.lora_A.weight": torch.ones(2, 48)},
+            r"keys of no adapter of this run: text_encoder\.wte",
+        ),
+        (lambda t: dict(list(t.items())[2:]), r"lacks blocks\.0\.attn1\.to_k\.lora_A\.weight"),
+        (
+            lambda t: {n: torch.cat([v, v], int("_B" in n)) for n, v in t.items()},
+            r"has rank 4, lora\.rank is 2; set lora\.rank to the file's",
+        ),
+        (
+            lambda t: {n: v[..., :3] if "_A" in n else v for n, v in t.items()},
+            r"of shape \(2, 3\), the model needs \(2, 48\); it is a LoRA of another model",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_by_name(change, words, tmp_path):
+    model = adapted("wan", "attention", THEIRS)
+    path = save_diffusers_lora(model.module, THEIRS, tmp_path, torch.float64)
+    save_file({n: v.contiguous() for n, v in change(load_file(path)).items()}, path)
+    before = adapter_tensors(model.module)["blocks.0.attn1.to_q.lora_B.weight"].clone()
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_adapters(model, str(tmp_path), THEIRS, setting="lora.init_from")
+    assert "\n" not in str(caught.value)
+    after = adapter_tensors(model.module)["blocks.0.attn1.to_q.lora_B.weight"]
+    assert torch.equal(after, before)
+
+
+def test_what_is_no_lora_file_is_refused(tmp_path):
+    model = adapted("wan", "attention", THEIRS)
+    (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0")
+    for path, words in (
+        (tmp_path / "none", "no such file or folder; name one safetensors file"),
+        (tmp_path, r"cannot read .*torn\.safetensors"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load_adapters(model, str(path), THEIRS, setting="lora.init_from")
+    write_peft(model, tmp_path)
+    config = {"r": 2, "lora_alpha": 6, "use_rslora": True}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="has use_rslora = True"):
+        load_adapters(model, str(tmp_path), THEIRS, setting="lora.init_from")
+
+
+def test_every_layer_has_names_of_its_own():
+    model = adapted("wan", "all-linear", THEIRS)
+    layers = [name for name, _ in adapted_layers(model.module)]
+    names = AdapterNames("wan", layers)
+    for layer in layers:
+        for prefix, name in (
+            ("", layer),
+            ("transformer.", layer),
+            ("diffusion_model.", published_layer("wan", layer)),
+            ("lora_unet_", published_layer("wan", layer).replace(".", "_")),
+        ):
+            found = names.find(f"{prefix}{name}.lora_up.weight")
+            assert found is not None, name
+            assert (found.layer, found.part) == (layer, "lora_B")
+    assert names.find("blocks.0.attn1.to_q.weight") is None

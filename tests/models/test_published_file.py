@@ -1,0 +1,74 @@
+"""A Wan in one file with its published names is the model that diffusers' folder holds."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from arachne.core.errors import ConfigError
+from arachne.models.diffusers_module import load_published_transformer
+from arachne.models.published_file import HEAD_SIZE, published_shape
+from arachne.models.wan_names import published_name
+from tests.models.tiny_transformers import HEAD_SIZE as TINY_HEAD_SIZE
+from tests.models.tiny_transformers import tiny_inputs, tiny_transformer
+
+
+@pytest.fixture
+def file(tmp_path):
+    model = tiny_transformer("wan", torch.float32)
+    tensors = {published_name(n): p.detach() for n, p in model.module.named_parameters()}
+    save_file(tensors, tmp_path / "wan.safetensors")
+    return tmp_path / "wan.safetensors"
+
+
+def loaded(file, family="wan"):
+    return load_published_transformer(
+        family, file, dtype=torch.float32, text_tokens=5, head_size=TINY_HEAD_SIZE
+    )
+
+
+def rewritten(file, change):
+    tensors = change(load_file(file))
+    save_file({name: value.contiguous() for name, value in tensors.items()}, file)
+    return file
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
+def test_the_file_gives_the_same_shape_and_the_same_output(file, prefix):
+    model = tiny_transformer("wan", torch.float32)
+    rewritten(file, lambda tensors: {prefix + name: value for name, value in tensors.items()})
+
+    found = loaded(file)
+
+    assert found.shape == model.shape
+    inputs = tiny_inputs(model, 2, torch.float32)
+    with torch.no_grad():
+        assert torch.equal(found.predict(*inputs), model.predict(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t | {"img_emb.proj.0.weight": torch.ones(3)}, r"has 'img_emb\.proj\.0\.weight'"),
+        (lambda t: {n: t[n] for n in t if "1.ffn.2.bias" not in n}, r"lacks 'blocks\.1\.ffn\.2"),
+        (lambda t: {n: t[n] for n in t if "_emb" not in n}, r"lacks 'patch_embedding\.weight'; it"),
+        (
+            lambda t: {n: v.to(torch.float8_e4m3fn) if v.dim() == 2 else v for n, v in t.items()},
+            r"as torch\.float8_e4m3fn of shape .*; needed are 16 bits",
+        ),
+        (lambda t: {"a": torch.ones(1)}, r"has no 'blocks\.0\.self_attn\.q\.weight', so it is no"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(file, change, words):
+    with pytest.raises(ConfigError, match=words):
+        loaded(rewritten(file, change))
+
+
+def test_what_is_no_file_of_the_family_is_refused(file):
+    with pytest.raises(ConfigError, match="published names of 'ltx' are not known; name a folder"):
+        loaded(file, "ltx")
+    assert HEAD_SIZE == 128
+    with pytest.raises(ConfigError, match=r"48 wide, which heads of 128 do not fill; set model\."):
+        published_shape(file, family="wan", text_tokens=5)
+    file.write_bytes(b"\x10\0\0")
+    with pytest.raises(ConfigError, match=r"cannot read .*wan\.safetensors"):
+        loaded(file)

@@ -1,0 +1,117 @@
+"""A plain training step of each family, as one would write it with diffusers alone.
+
+Nothing of Arachne is called here: the class's own forward, diffusers' own schedulers.
+"""
+
+from typing import Any
+
+import torch
+from diffusers import CogVideoXDDIMScheduler, FlowMatchEulerDiscreteScheduler
+from diffusers.models.embeddings import get_3d_rotary_pos_embed
+from diffusers.pipelines.cogvideo.pipeline_cogvideox import get_resize_crop_region_for_grid
+from torch import Tensor
+
+
+def plain_loss(
+    family: str, module: Any, clean: Tensor, noise: Tensor, text: Tensor, mask: Tensor, index: int
+) -> Tensor:
+    """Mean squared error of one clip, at the scheduler's timestep `index`; float64."""
+    if family == "cogvideox":
+        return cogvideox_loss(module, clean, noise, text, index)
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    timestep = scheduler.timesteps[index : index + 1]
+    noisy = scheduler.scale_noise(clean, timestep, noise)
+    exact = scheduler.sigmas[index : index + 1].double() * 1000.0
+    if family == "mochi":  # runs from 0 (noise) to 1000 (clean) and predicts what leads there
+        predicted = FORWARDS[family](module, noisy, 1000.0 - exact, text, mask)
+        return (predicted - (clean - noise)).pow(2).mean()
+    predicted = FORWARDS[family](module, noisy, exact, text, mask)
+    return (predicted - (noise - clean)).pow(2).mean()
+
+
+def level_of(family: str, index: int) -> float:
+    """The level at which Arachne has the same step: sigma, or timestep / 1000."""
+    if family == "cogvideox":
+        return index / 1000
+    return float(FlowMatchEulerDiscreteScheduler(shift=3.0).sigmas[index])
+
+
+def cogvideox_loss(
+    module: Any, clean: Tensor, noise: Tensor, text: Tensor, timestep: int
+) -> Tensor:
+    """As diffusers' script trains it: x0 from the predicted velocity, weighted by 1 / (1 - a)."""
+    scheduler = CogVideoXDDIMScheduler(
+        prediction_type="v_prediction", rescale_betas_zero_snr=True, snr_shift_scale=1.0
+    )
+    timesteps = torch.tensor([timestep])
+    clean, noise = clean.transpose(1, 2), noise.transpose(1, 2)
+    noisy = scheduler.add_noise(clean, noise, timesteps)
+    frames, _, height, width = noisy.shape[1:]
+    base = module.config.sample_width // 2, module.config.sample_height // 2
+    rotary = get_3d_rotary_pos_embed(
+        embed_dim=module.config.attention_head_dim,
+        crops_coords=get_resize_crop_region_for_grid((height // 2, width // 2), *base),
+        grid_size=(height // 2, width // 2),
+        temporal_size=frames,
+    )
+    output = module(noisy, text, timesteps.double(), image_rotary_emb=rotary, return_dict=False)[0]
+    predicted = scheduler.get_velocity(output, noisy, timesteps)
+    weight = 1.0 / (1.0 - scheduler.alphas_cumprod[timesteps])
+    return (weight.view(-1, 1, 1, 1, 1) * (predicted - clean).pow(2)).mean()
+
+
+def wan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    return module(noisy, timestep, text, return_dict=False)[0]
+
+
+def hunyuan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    words = text[:, : int(mask.sum())].mean(dim=1)  # stands in for CLIP's state
+    pooled = torch.zeros(1, module.config.pooled_projection_dim, dtype=text.dtype)
+    size = min(pooled.shape[1], words.shape[1])
+    pooled[:, :size] = words[:, :size]
+    guidance = torch.tensor([1000.0], dtype=text.dtype)
+    return module(noisy, timestep, text, mask, pooled, guidance, return_dict=False)[0]
+
+
+def hunyuan15(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    condition = torch.zeros(1, noisy.shape[1] + 1, *noisy.shape[2:], dtype=noisy.dtype)
+    return module(
+        torch.cat([noisy, condition], dim=1),
+        timestep,
+        text,
+        mask,
+        encoder_hidden_states_2=torch.zeros(1, 3, 1472, dtype=text.dtype),
+        encoder_attention_mask_2=torch.zeros(1, 3, dtype=text.dtype),
+        image_embeds=torch.zeros(1, 2, 1152, dtype=text.dtype),
+        return_dict=False,
+    )[0]
+
+
+def ltx(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    frames, height, width = noisy.shape[2:]
+    output = module(
+        noisy.flatten(2).transpose(1, 2),
+        text,
+        timestep,
+        mask,
+        num_frames=frames,
+        height=height,
+        width=width,
+        rope_interpolation_scale=(8 / 25, 32, 32),
+        return_dict=False,
+    )[0]
+    return output.transpose(1, 2).reshape(noisy.shape)
+
+
+def mochi(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    return module(noisy, text, timestep, mask, return_dict=False)[0]
+
+
+FORWARDS = {
+    "wan": wan,
+    "skyreels_v2": wan,
+    "hunyuan_video": hunyuan,
+    "hunyuan_video15": hunyuan15,
+    "ltx": ltx,
+    "mochi": mochi,
+}

@@ -1,0 +1,146 @@
+"""A resumed run is the run that never stopped: bit for bit on its world, to rounding on others."""
+
+import hashlib
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arachne.core.errors import CheckpointError
+from arachne.core.placed_plan import PlacedPlan
+from arachne.cost.online_calibration import OnlineCalibration
+from arachne.reporting.run_files import MANIFEST
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.world import World
+from arachne.trainer.checkpoint import CheckpointReader
+from arachne.trainer.config import RunConfig
+from arachne.trainer.dataset import TrainingData
+from arachne.trainer.loop import train
+from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
+
+pytestmark = pytest.mark.distributed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one rank saw of a run, or of the part after it was resumed."""
+
+    losses: list[float]
+    clips: list[list[str]]
+    plans: list[PlacedPlan]
+    parameters: list[str]
+    """SHA-256 of all parameters after each step."""
+    said: list[str]
+
+
+def slower_each_time(self: OnlineCalibration) -> None:
+    """Instead of what launches took: so every plan tells which correction it was made after."""
+    cluster = self._costs.cluster
+    device = replace(cluster.device, layer_s=1.5 * cluster.device.layer_s)
+    self._costs = replace(self._costs, cluster=replace(cluster, device=device))
+
+
+def part_of_a_run(world: World, config: RunConfig, options: dict[str, Any]) -> Part:
+    OnlineCalibration.recalibrate = slower_each_time  # pyright: ignore[reportAttributeAccessIssue]
+    parameters: list[str] = []
+    with tiny_session(world, config) as (session, heard):
+
+        def on_step(report: Any) -> None:
+            heard.reports.append(report)
+            digest = hashlib.sha256()
+            for parameter in session.model.module.parameters():
+                digest.update(parameter.detach().numpy().tobytes())
+            parameters.append(digest.hexdigest())
+
+        train(session, replace(heard.listener, on_step=on_step), **options)
+    return Part(
+        losses=heard.losses,
+        clips=heard.clips,
+        plans=[report.plan for report in heard.reports],
+        parameters=parameters,
+        said=heard.said,
+    )
+
+
+def moved(config: RunConfig, folder: Path) -> RunConfig:
+    return changed(config, "run", dir=str(folder))
+
+
+def test_with_a_corrected_cost_model_the_same_world_goes_on_bit_for_bit(clips, tmp_path):
+    config = with_manifest(tiny_config(clips, tmp_path / "run", steps=6, dtype="float32"))
+    config = changed(config, "planner", recalibrate_every=1)
+    config = changed(config, "checkpoint", every=3, keep=0)
+    whole = run_ranks(2, part_of_a_run, (config, {"resume": False}))
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "step-000006")
+    again = run_ranks(2, part_of_a_run, (moved(config, tmp_path / "again"), {"resume": True}))
+    assert len({plan.makespan_s for plan in whole[0].plans}) > 3, "corrections change plans"
+    for before, after in zip(whole, again, strict=True):
+        assert after.plans == before.plans[3:]
+        assert after.parameters == before.parameters[3:]
+        assert after.losses == before.losses[3:]
+
+
+def test_another_world_or_planner_takes_no_stored_plan(clips, tmp_path):
+    config = with_manifest(tiny_config(clips, tmp_path / "run", steps=6))
+    config = changed(config, "checkpoint", every=3, keep=0)
+    (whole,) = run_ranks(1, part_of_a_run, (config, {"resume": False}))
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000006")
+    fixed = changed(config, "planner", name="static_sp")
+    for world_size, own in ((2, config), (1, fixed)):
+        shutil.copytree(tmp_path / "run", tmp_path / str(world_size))
+        there = moved(own, tmp_path / str(world_size))
+        part = run_ranks(world_size, part_of_a_run, (there, {"resume": True}))[0]
+        assert part.plans[0].world_size == world_size
+        assert part.plans[0] != whole.plans[3]
+        assert part.clips == whole.clips[3:]
+
+
+def test_four_then_two_then_three_ranks_go_on_as_one(clips, tmp_path):
+    # In the middle of the third epoch and of the fifth: 6 clips, 4 in a step.
+    config = with_manifest(tiny_config(clips, tmp_path / "one", steps=9, dtype="float32"))
+    (whole,) = run_ranks(1, part_of_a_run, (config, {"resume": False}))
+    there = with_manifest(moved(config, tmp_path / "run"))
+    losses: list[float] = []
+    names: list[list[str]] = []
+    for world_size, steps in ((4, 4), (2, 7), (3, 9)):
+        own = changed(there, "run", steps=steps)
+        part = run_ranks(world_size, part_of_a_run, (own, {"resume": bool(losses)}))[0]
+        losses += part.losses
+        names += part.clips
+    assert names == whole.clips
+    assert losses == pytest.approx(whole.losses, rel=1e-5)
+
+
+def without_one(world: World, config: RunConfig, options: dict[str, Any]) -> Part:
+    """The first clip is not there any more."""
+    init = TrainingData.__init__
+
+    def shorter(self: TrainingData, *, rows: Any, **others: Any) -> None:
+        init(self, rows=rows[1:], **others)
+
+    TrainingData.__init__ = shorter
+    return part_of_a_run(world, config, options)
+
+
+def test_other_clips_are_refused_unless_asked_for_and_then_said(clips, tmp_path):
+    config = with_manifest(tiny_config(clips, tmp_path / "run", steps=1))
+    run_ranks(1, part_of_a_run, (config, {"resume": False}))
+    longer = changed(config, "run", steps=2)
+    with pytest.raises(CheckpointError, match=r"trained on 6 clips until step 1, .* 5; .*--rescan"):
+        run_ranks(1, without_one, (longer, {"resume": True}))
+    (part,) = run_ranks(1, without_one, (longer, {"resume": True, "takes_other_clips": True}))
+    assert any("now has 5; it goes on with those, in a new order" in line for line in part.said)
+    assert len(part.losses) == 1
+
+
+def test_a_checkpoint_does_not_grow_with_the_run(clips, tmp_path, monkeypatch):
+    monkeypatch.setattr("arachne.trainer.state.LOSSES_KEPT", 2)
+    config = with_manifest(tiny_config(clips, tmp_path / "run", steps=4))
+    (part,) = run_ranks(1, part_of_a_run, (config, {"resume": False}))
+    state = CheckpointReader(tmp_path / "run" / "checkpoints" / "step-000004").state
+    assert state.losses == tuple(part.losses[-2:])
+    assert state.num_updates == 4
+    assert (tmp_path / "run" / MANIFEST).is_file()

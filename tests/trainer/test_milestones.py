@@ -1,0 +1,175 @@
+"""Held-out losses, the best checkpoint and sample videos in whole tiny runs."""
+
+import os
+import signal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arachne.core.errors import ConfigError
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.world import World
+from arachne.trainer import milestones
+from arachne.trainer.checkpoint import checkpoints_dir
+from arachne.trainer.checkpoint_files import known_best, step_folders
+from arachne.trainer.config import RunConfig
+from arachne.trainer.loop import train
+from arachne.trainer.settings.validation import ValidationSettings
+from arachne.trainer.validation import HeldOutLoss
+from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
+
+PROMPTS = ("a", "a", "c")
+SMALL_SAMPLES = {"sample_shape": "32x32x5", "sample_steps": 2}
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """What one rank was told."""
+
+    begun: list[int] = field(default_factory=list)
+    validated: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    trained: list[float] = field(default_factory=list)
+    videos: list[tuple[int, int, bytes]] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
+
+
+def run(world: World, config: RunConfig, options: dict[str, Any]) -> Seen:
+    """A run whose held-out losses after 0, 1, 2, … steps are given."""
+    seen = Seen()
+    losses = options.get("losses")
+    if losses is not None:
+        plain = milestones.held_out_loss
+
+        def given(session, cluster, step):
+            return replace(plain(session, cluster, step), loss=losses[step])
+
+        milestones.held_out_loss = given
+    with tiny_session(world, config) as (session, heard):
+
+        def on_validation(done: int, found: HeldOutLoss) -> None:
+            seen.validated.append(done)
+            seen.losses.append(found.loss)
+
+        def on_step(report: Any) -> None:
+            seen.trained.append(report.outcome.loss)
+            if report.step == options.get("stop_in"):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        listener = replace(
+            heard.listener,
+            on_step=on_step,
+            on_begin=seen.begun.append,
+            on_validation=on_validation,
+            is_validated=lambda done: done in options.get("known", ()),
+            on_samples=lambda done, videos: seen.videos.extend(
+                (done, video.number, video.frames.tobytes()) for video in videos
+            ),
+            on_sampled=seen.sampled.append,
+            is_sampled=lambda done: done in options.get("known", ()),
+        )
+        train(session, listener, resume=options.get("resume", False))
+    return seen
+
+
+def config_of(clips: Path, run_dir: Path, **validation: Any) -> RunConfig:
+    config = tiny_config(clips, run_dir, steps=4, batch=2)
+    return with_manifest(changed(config, "validation", noises=1, clips=2, **validation))
+
+
+def steps_of(config: RunConfig) -> list[int]:
+    return sorted(folder.step for folder in step_folders(checkpoints_dir(Path(config.run.dir))))
+
+
+@pytest.mark.distributed
+def test_the_checkpoint_of_the_lowest_loss_is_written_and_outlives_pruning(clips, tmp_path):
+    config = config_of(clips, tmp_path / "run", every=1, keep_best=True)
+    config = changed(config, "checkpoint", every=1, keep=1)
+    run_ranks(2, run, (config, {"losses": (1.0, 4.0, 3.0, 6.0, 7.0)}))
+    best = known_best(checkpoints_dir(tmp_path / "run"))
+    assert best is not None
+    assert (best.step, best.loss) == (2, 3.0)
+    assert steps_of(config) == [2, 4]
+
+    more = changed(config, "run", steps=6)
+    run_ranks(2, run, (more, {"losses": (0.0,) * 5 + (3.5, 3.2), "resume": True, "known": (4,)}))
+    assert known_best(checkpoints_dir(tmp_path / "run")) == best
+    assert steps_of(config) == [2, 6]
+
+
+@pytest.mark.distributed
+def test_what_was_due_when_a_run_was_stopped_is_done_when_it_goes_on(clips, tmp_path):
+    config = config_of(
+        clips, tmp_path / "run", every=2, sample_every=2, prompts=PROMPTS, **SMALL_SAMPLES
+    )
+    first = run_ranks(2, run, (config, {"stop_in": 0}))
+    assert [seen.validated for seen in first] == [[0], [0]]
+    assert steps_of(config) == [2]
+    again = run_ranks(2, run, (config, {"resume": True}))
+    assert [seen.begun for seen in again] == [[2], [2]]
+    assert [seen.validated for seen in again] == [[2, 4], [2, 4]]
+    assert again[0].sampled == [2, 4]
+    known = run_ranks(1, run, (config, {"resume": True, "known": (4,)}))[0]
+    assert (known.validated, known.sampled) == ([], [])
+
+
+@pytest.mark.distributed
+def test_each_prompt_is_drawn_once_and_the_same_on_any_number_of_ranks(clips, tmp_path):
+    drawn: dict[int, dict[tuple[int, int], np.ndarray]] = {}
+    for size in (1, 2):
+        config = config_of(
+            clips, tmp_path / str(size), sample_every=4, prompts=PROMPTS, **SMALL_SAMPLES
+        )
+        runs = run_ranks(size, run, (config, {}))
+        videos = [video for seen in runs for video in seen.videos]
+        assert sorted((done, number) for done, number, _ in videos) == [
+            (done, number) for done in (0, 4) for number in range(3)
+        ]
+        assert [seen.sampled for seen in runs] == [[0, 4]] + [[]] * (size - 1)
+        drawn[size] = {
+            (done, number): np.frombuffer(pixels, np.uint8).astype(int)
+            for done, number, pixels in videos
+        }
+    for key, pixels in drawn[1].items():
+        assert pixels.size == 5 * 32 * 32 * 3
+        assert np.abs(pixels - drawn[2][key]).max() <= 1, "rounding may move a pixel by one"
+    assert (drawn[1][4, 0] != drawn[1][0, 0]).any(), "the weights have changed"
+    assert (drawn[1][0, 1] != drawn[1][0, 0]).any(), "the same text twice has two noises"
+
+
+@pytest.mark.distributed
+def test_a_moving_average_is_judged_and_does_not_disturb_the_training(clips, tmp_path):
+    runs: list[Seen] = []
+    for name, decay in (("plain", 0.0), ("average", 0.9)):
+        config = config_of(clips, tmp_path / name, every=2)
+        runs.append(run_ranks(2, run, (changed(config, "optimizer", ema_decay=decay), {}))[0])
+    plain, average = runs
+    assert average.trained == plain.trained
+    assert average.losses[0] == plain.losses[0]
+    assert all(a != b for a, b in zip(average.losses[1:], plain.losses[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keep_best": True}, r"keep_best needs held-out losses, but validation.every is 0"),
+        ({"sample_every": 5}, r"validation.sample_every is 5, but validation.prompts is empty"),
+        ({"sample_every": 5, "prompts": ("a",)}, r"sample_shape is empty; write WxHxF"),
+        (
+            {"sample_every": 5, "prompts": ("a",), "sample_shape": "5x5"},
+            r"'5x5' is not WIDTHxHEIGHTxFRAMES",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_one_line(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ValidationSettings(**settings)
+
+
+def test_a_sample_shape_that_the_model_cannot_have_is_refused_before_the_run(tmp_path):
+    config = tiny_config(tmp_path, tmp_path)
+    with pytest.raises(ConfigError, match="32x32x6"):
+        changed(config, "validation", sample_every=1, prompts=("a",), sample_shape="32x32x6")
