@@ -26,6 +26,7 @@ from peer_loops import (
 )
 from two_ranks import LEARNING_RATE, MIX, bucket_of, clip_s, opened
 
+from arachne.core.bucket import Bucket
 from arachne.models.diffusers_module import build_transformer
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
@@ -64,10 +65,11 @@ def raced(world: World, folder: str, set_name: str, num_steps: int) -> dict[str,
     peers = {peer.name: peer for peer in peers_of(session)}
     clips = session.prepared.train
     first_of_shape = {bucket_of(row): item for item, row in reversed(list(enumerate(clips.rows)))}
-    alone_s = {
-        bucket: median(clip_s(session, item) for _ in range(3))
-        for bucket, item in first_of_shape.items()
-    }
+    alone_s: dict[Bucket, float] = {}
+    for bucket, item in first_of_shape.items():
+        of_rank = torch.tensor(median(clip_s(session, item) for _ in range(3)))
+        dist.all_reduce(of_rank)  # all ranks deal by the same figures
+        alone_s[bucket] = float(of_rank) / world.size
     names = [ARACHNE, *peers]
     seconds: dict[str, list[float]] = defaultdict(list)
     losses: dict[str, list[float]] = defaultdict(list)
