@@ -128,3 +128,21 @@ def test_a_folder_without_checkpoints_is_refused(
     first, second = capsys.readouterr().err.splitlines()
     assert "has no checkpoint" in first
     assert "there is no folder" in second
+
+
+def test_pruning_spares_the_best_and_stops_where_nobody_knows_which_that_is(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = checkpoints_dir(run_dir) / "best.json"
+    for broken in ('{"step": 1, "lo', "[1]", '{"step": 1}'):
+        best.write_text(broken)
+        assert main(["checkpoints", str(run_dir), "--prune", "--keep", "1"]) == 2
+        assert "names the best checkpoint, cannot be read" in capsys.readouterr().err
+    best.unlink()
+    best.mkdir()
+    assert main(["checkpoints", str(run_dir), "--prune", "--keep", "1"]) == 2
+    assert len([name for name in _names(run_dir) if name.startswith("step-")]) == 3
+    best.rmdir()
+    best.write_text('{"step": 1, "loss": 0.5}')
+    assert main(["checkpoints", str(run_dir), "--prune", "--keep", "1"]) == 0
+    assert _names(run_dir) == ["best.json", "step-000001", "step-000003"]

@@ -9,6 +9,8 @@ import pytest
 from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import load_toml
 from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.settings.optimizer import OptimizerSettings
 
 MINIMAL = '[run]\ndir = "runs/a"\nsteps = 10\n[data]\npath = "clips"\ncache = "cache"\n'
 
@@ -143,3 +145,27 @@ def test_reading_a_run_file_loads_no_torch():
         cwd=Path(__file__).parents[2],
     )
     assert found.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (ObjectiveSettings, {"max_shift": 3.0}, "max_shift does nothing here"),
+        (ObjectiveSettings, {"mode_scale": 1.0}, "set objective.timestep_sampling = 'mode'"),
+        (
+            ObjectiveSettings,
+            {"timestep_sampling": "uniform", "logit_mean": 1.0},
+            "set objective.timestep_sampling = 'logit_normal'",
+        ),
+        (ObjectiveSettings, {"shift": "auto", "max_shift": 1.0}, "begins at 1.65 for few tokens"),
+        (
+            ObjectiveSettings,
+            {"shift": "auto", "shift_exponents": (2.0, 1.0)},
+            r"begins at 7.39 for few tokens, above its end \(2.72\)",
+        ),
+        (OptimizerSettings, {"min_lr_share": 0.5}, "schedule 'constant' never falls"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(kind, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        kind(**settings)

@@ -221,15 +221,29 @@ class Best:
 
 
 def known_best(root: Path) -> Best | None:
-    """What `best.json` holds; None if there is no such file, or it cannot be read."""
+    """What `best.json` holds; None if there is no such file.
+
+    Raises:
+        CheckpointError: It cannot be read: nobody knows then which checkpoint to spare.
+    """
+    path = root / BEST
     try:
-        return from_json((root / BEST).read_bytes(), Best, what=BEST)
-    except (OSError, DataError):
+        return from_json(path.read_bytes(), Best, what=BEST)
+    except FileNotFoundError:
         return None
+    except (OSError, DataError) as error:
+        raise CheckpointError(
+            f"{str(path)!r}, which names the best checkpoint, cannot be read ({error}); correct "
+            'it to {"step": STEP, "loss": LOSS}, or delete it to spare none'
+        ) from error
 
 
 def best_step(root: Path) -> int | None:
-    """The step that `best.json` names; None if there is no such file, or it cannot be read."""
+    """The step that `best.json` names; None if there is no such file.
+
+    Raises:
+        CheckpointError: It cannot be read.
+    """
     best = known_best(root)
     return best.step if best is not None else None
 

@@ -108,6 +108,11 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         family=config.model.family,
         device=device,
     )
+    # Before any clip is encoded: what cannot be built or updated is refused now.
+    model = training_model(config, video_encoder, text_encoder)
+    base = frozen_base(config, model.module)
+    chosen = optimizer_choice(config.optimizer)
+    chosen.rules(DTYPES[config.model.dtype])
     prepared = prepare(
         world,
         config,
@@ -116,8 +121,6 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         text_encoder=text_encoder,
         progress=progress,
     )
-    model = training_model(config, video_encoder, text_encoder)
-    base = frozen_base(config, model.module)
     model.module.to(world.device)
     install(model.module, model.layout)
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
@@ -127,7 +130,7 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     optimizer = ShardedOptimizer(
         model.module,
         groups.world,
-        optimizer_choice(config.optimizer),
+        chosen,
         gradients=config.optimizer.gradients,
         average_decay=config.optimizer.ema_decay,
     )

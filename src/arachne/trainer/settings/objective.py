@@ -1,7 +1,7 @@
 """The section `[objective]` of a run file."""
 
-from dataclasses import dataclass
-from math import inf, isfinite, pi
+from dataclasses import dataclass, fields
+from math import exp, inf, isfinite, pi
 from typing import Literal
 
 from arachne.core.errors import ConfigError
@@ -9,6 +9,9 @@ from arachne.core.families.family import ObjectiveKind
 from arachne.trainer.settings.checks import at_least, share
 
 Sampling = Literal["uniform", "logit_normal", "mode"]
+
+_LOGIT = ("auto", "logit_normal")
+"""Samplings that may use the logit's mean and deviation."""
 
 _MOST_MODE_SCALE = 2.0 / (pi - 2.0)
 """Above it, and below -1, the map from uniform numbers to levels is not monotonic (SD3, 3.1)."""
@@ -96,11 +99,36 @@ class ObjectiveSettings:
                 f"{list(self.shift_exponents)}; name two finite exponents, at rising numbers of "
                 "tokens of at least 1"
             )
+        low_shift, high_shift = (exp(min(value, 700.0)) for value in self.shift_exponents)
+        if self.shift == "auto" and not low_shift <= min(high_shift, self.max_shift):
+            raise ConfigError(
+                f"objective.shift 'auto' begins at {low_shift:.3g} for few tokens, above its end "
+                f"({high_shift:.3g}) or objective.max_shift ({self.max_shift:g}); name rising "
+                "shift_exponents and a higher max_shift, or a number as shift"
+            )
+        self._refuse_ignored()
         if self.prediction == "noise" and self.zero_terminal_snr:
             raise ConfigError(
                 "objective.prediction 'noise' says nothing of the clip at a last timestep of pure "
                 "noise; set objective.zero_terminal_snr = false, or predict 'v'"
             )
+
+    def _refuse_ignored(self) -> None:
+        """Refuse settings of a distribution or shift that is not chosen."""
+        sampling = self.timestep_sampling
+        has_logit = sampling in _LOGIT or self.loss_weighting == "logit_normal"
+        for name, is_used, needed in (
+            ("mode_scale", sampling == "mode", "timestep_sampling = 'mode'"),
+            ("logit_mean", has_logit, "timestep_sampling = 'logit_normal'"),
+            ("logit_std", has_logit, "timestep_sampling = 'logit_normal'"),
+            ("max_shift", self.shift == "auto", "shift = 'auto'"),
+            ("shift_tokens", self.shift == "auto", "shift = 'auto'"),
+            ("shift_exponents", self.shift == "auto", "shift = 'auto'"),
+        ):
+            if not is_used and getattr(self, name) != _default_of(name):
+                raise ConfigError(
+                    f"objective.{name} does nothing here; leave it out, or set objective.{needed}"
+                )
 
     def sampling(self, kind: ObjectiveKind) -> Sampling:
         """The distribution of noise levels for a kind of objective."""
@@ -114,10 +142,9 @@ class ObjectiveSettings:
         Raises:
             ConfigError: Names the setting.
         """
-        defaults = ObjectiveSettings()
         for other, names in _ONLY.items():
             for name in names:
-                if other != kind and getattr(self, name) != getattr(defaults, name):
+                if other != kind and getattr(self, name) != _default_of(name):
                     raise ConfigError(
                         f"objective.{name} is a setting of {other}, and this run trains {kind}; "
                         f"leave it out, or set objective.kind = {other!r}"
@@ -127,6 +154,10 @@ class ObjectiveSettings:
                 f"objective.loss_weighting {self.loss_weighting!r} does not go with {kind}; choose "
                 f"{' or '.join(repr(name) for name in _WEIGHTINGS_OF[kind])}"
             )
+
+
+def _default_of(name: str) -> object:
+    return next(field.default for field in fields(ObjectiveSettings) if field.name == name)
 
 
 def _above_zero(**values: float) -> None:

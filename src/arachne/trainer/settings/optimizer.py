@@ -76,6 +76,11 @@ class OptimizerSettings:
                 f"optimizer.decay_steps is {self.decay_steps} with schedule {self.schedule!r}; "
                 "give schedule 'wsd' the number of its last, falling steps, and others none"
             )
+        if self.min_lr_share and self.schedule == "constant":
+            raise ConfigError(
+                f"optimizer.min_lr_share is {self.min_lr_share}, but schedule 'constant' never "
+                "falls; leave it out, or choose another optimizer.schedule"
+            )
         self._check_name()
 
     def _check_name(self) -> None:
