@@ -217,8 +217,8 @@ class Emulator:
 
         def compute_s(launch: PlacedLaunch) -> float:
             modelled_s = host.scale * host.costs.launch_s(launch.cascade, launch.ranks)
-            factor = perturbation.launch_factor(0, launch)
-            return modelled_s * factor * perturbation.rank_factor(self.world.rank)
+            factor = perturbation.launch_factor(0, launch.cascade, launch.degree)
+            return perturbation.compute_s(0, self.world.rank, 0.0, modelled_s * factor)
 
         return EmulatedRank(
             rank=self.world.rank,
