@@ -97,3 +97,21 @@ def test_another_optimizer_cannot_go_on_from_a_checkpoint(clips, tmp_path):
     other = changed(changed(config, "run", steps=6), "optimizer", name="muon", options={})
     with pytest.raises(CheckpointError, match="written with another optimizer"):
         run_ranks(1, trained_with, (other, {"resume": True}), timeout_s=60.0)
+
+
+@pytest.mark.distributed
+def test_a_run_that_drops_its_moving_average_says_so(clips, tmp_path):
+    config = with_manifest(tiny_config(clips, tmp_path / "run", steps=1))
+    averaging = changed(config, "optimizer", ema_decay=0.5)
+    run_ranks(1, trained_with, (averaging, {}), timeout_s=60.0)
+    longer = changed(config, "run", steps=2)
+
+    (kept,) = run_ranks(
+        1, trained_with, (changed(longer, "optimizer", ema_decay=0.5), {"resume": True})
+    )
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000002")
+    (dropped,) = run_ranks(1, trained_with, (longer, {"resume": True}))
+
+    said = "the moving average of the weights in step-000001 is left behind"
+    assert any(said in line for line in dropped.said)
+    assert not any(said in line for line in kept.said)

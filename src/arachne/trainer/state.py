@@ -116,6 +116,11 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
         reader = CheckpointReader(path)
         _check_clips(session, reader.state, takes_other_clips=takes_other_clips)
         _take_over(session, reader)
+        if not session.config.optimizer.ema_decay and _has_average(session, reader):
+            session.say(
+                "optimizer.ema_decay is 0: the moving average of the weights in "
+                f"{path.name} is left behind, and is in no later checkpoint"
+            )
         return _progressed(session, reader.state)
 
     progressed = do_together(world, everyone, take_over)
@@ -184,6 +189,10 @@ def _take_over(session: Session, reader: CheckpointReader) -> None:
         values = reader.read(piece.name, piece.kind, piece.offset, stop)
         state[piece.kind][piece.name] = torch.from_numpy(values)
     session.optimizer.load(state, reader.state.num_updates, reader.state.numbers)
+
+
+def _has_average(session: Session, reader: CheckpointReader) -> bool:
+    return any(reader.holds(name, AVERAGE) for name in session.optimizer.shapes)
 
 
 def check_same_model(reader: CheckpointReader, shapes: dict[str, tuple[int, ...]]) -> None:
