@@ -32,7 +32,8 @@ from arachne.core.errors import ArachneError, CheckpointError, Interrupted, Lost
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.watched import collective_timeout_s
 from arachne.runtime.world import World
-from arachne.trainer.checkpoint import CheckpointReader, newest, write_shard
+from arachne.trainer.checkpoint import write_shard
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from arachne.cli.main import main
-from arachne.trainer.checkpoint import Chunk, TrainState, commit, write_shard
-from arachne.trainer.checkpoint_files import checkpoints_dir
+from arachne.trainer.checkpoint import commit, write_shard
+from arachne.trainer.checkpoint_files import Chunk, TrainState, checkpoints_dir
 
 
 def _save(run_dir: Path, step: int) -> Path:

@@ -12,13 +12,8 @@ from arachne.core.errors import CheckpointError, ConfigError
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting.run_files import METRICS, RESOLVED_CONFIG, SAMPLES
-from arachne.trainer.checkpoint import (
-    Chunk,
-    TrainState,
-    checkpoints_dir,
-    commit,
-    write_shard,
-)
+from arachne.trainer.checkpoint import commit, write_shard
+from arachne.trainer.checkpoint_files import Chunk, TrainState, checkpoints_dir
 from arachne.trainer.config import RunConfig
 from arachne.trainer.settings.batch import BatchSettings
 from arachne.trainer.settings.data import DataSettings

@@ -13,7 +13,7 @@ import pytest
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from arachne.reporting.run_files import MANIFEST, read_metrics
-from arachne.trainer.checkpoint import newest, verified
+from arachne.trainer.checkpoint_reader import newest, verified
 from tests.cli.test_train import COMMAND, ENVIRONMENT, TORCHRUN
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 

@@ -13,7 +13,7 @@ import pytest
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from arachne.reporting.run_files import read_batches, read_metrics, read_plans
-from arachne.trainer.checkpoint import newest, verified
+from arachne.trainer.checkpoint_reader import newest, verified
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config, write_captions
 
 COMMAND = [sys.executable, "-m", "arachne", "train"]

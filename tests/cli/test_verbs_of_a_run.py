@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from arachne.cost.cluster_files import load_cluster
-from arachne.trainer.checkpoint import CheckpointReader, newest
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 
 

@@ -9,7 +9,7 @@ from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.models.diffusers_module import build_transformer, load_transformer
 from arachne.models.wan import WAN_LAYOUT
-from arachne.trainer.sampling import noise_of, sample_latents
+from arachne.trainer.sampling import euler_steps, noise_of, walk
 
 TINY = ModelShape(
     family="wan",
@@ -117,8 +117,13 @@ def test_a_model_can_be_sampled_from():
     text = torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(2))
     null = torch.zeros(5, 16)
     plain, guided = (
-        sample_latents(
-            model.predict, noise, text, null_text_LD=null, steps=2, shift=3.0, guidance=guidance
+        walk(
+            model.predict,
+            noise,
+            text,
+            null_text_LD=null,
+            steps=euler_steps(2, 3.0),
+            guidance=guidance,
         )
         for guidance in (1.0, 9.0)
     )

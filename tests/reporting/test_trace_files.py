@@ -10,17 +10,19 @@ import pytest
 from arachne.core.rank_log import trace_from_logs
 from arachne.core.trace import Span, Trace
 from arachne.reporting.modelled_trace import modelled_trace
-from arachne.reporting.run_files import rank_log_path
+from arachne.reporting.run_files import RunWriter, rank_log_path
 from arachne.reporting.trace_files import (
-    append_rank_log,
     joined_traces,
     perfetto_events,
     read_rank_logs,
-    read_traces,
     traced_steps,
     write_perfetto,
 )
 from tests.reporting.made_runs import made_batch, made_logs, made_plan, write_made_run
+
+
+def read_traces(run_dir: Path, steps: set[int] | None = None) -> dict[int, Trace]:
+    return joined_traces(read_rank_logs(run_dir, steps=steps).values)
 
 
 def test_each_step_becomes_the_trace_of_its_ranks_logs(tmp_path: Path):
@@ -44,7 +46,7 @@ def test_a_step_repeated_on_fewer_ranks_is_that_of_the_later_run(tmp_path: Path)
     run_dir = tmp_path / "run"
     before, after = (made_logs(made_plan(made_batch(7), size)) for size in (4, 2))
     for log in (*before, *after):
-        append_rank_log(rank_log_path(run_dir, log.rank), log)
+        RunWriter(run_dir=run_dir).write_rank_log(log)
     trace = read_traces(run_dir)[7]
     assert trace == trace_from_logs(after)
     assert trace.world_size == 2

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from arachne.trainer.checkpoint import Chunk, TrainState, commit, write_shard
+from arachne.trainer.checkpoint import commit, write_shard
+from arachne.trainer.checkpoint_files import Chunk, TrainState
 
 SHAPES = {"blocks.0.w": (30, 50), "blocks.0.b": (50,), "scale": (), "head.w": (20, 30, 2)}
 KINDS = ("master", "exp_avg", "exp_avg_sq")

@@ -12,17 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arachne.core.errors import CheckpointError
-from arachne.trainer.checkpoint import (
-    CheckpointReader,
-    Chunk,
-    Keep,
-    TrainState,
-    commit,
-    newest,
-    prune,
-    verified,
-    write_shard,
-)
+from arachne.trainer.checkpoint import Keep, commit, prune, write_shard
+from arachne.trainer.checkpoint_files import Chunk, TrainState
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
 
 KINDS = ("master", "exp_avg", "exp_avg_sq")
 SHAPES = {"blocks.0.w": (3, 5), "blocks.0.b": (5,), "scale": (), "head.w": (2, 3, 2)}

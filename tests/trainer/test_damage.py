@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arachne.trainer.checkpoint import newest
+from arachne.trainer.checkpoint_reader import newest
 from tests.trainer.damaged_checkpoints import (
     NEWEST,
     SHAPES,

@@ -14,7 +14,7 @@ from arachne.cost.online_calibration import OnlineCalibration
 from arachne.reporting.run_files import MANIFEST
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
-from arachne.trainer.checkpoint import CheckpointReader
+from arachne.trainer.checkpoint_reader import CheckpointReader
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
 from arachne.trainer.loop import train

@@ -17,7 +17,7 @@ from arachne.runtime.launcher import run_ranks
 from arachne.trainer import export as export_module
 from arachne.trainer import export_check
 from arachne.trainer.built_model import training_model
-from arachne.trainer.checkpoint import newest
+from arachne.trainer.checkpoint_reader import newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.export import ExportOptions, export
 from arachne.trainer.export_check import probe_output

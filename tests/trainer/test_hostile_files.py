@@ -21,7 +21,7 @@ from arachne.core.strict_toml import load_toml
 from arachne.cost.cluster_files import load_cluster
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.reporting.run_files import PLANS, read_plans
-from arachne.trainer.checkpoint import CheckpointReader, newest, verified
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
 from arachne.trainer.config import RunConfig
 from tests.core.test_ledger import made_row
 from tests.trainer.damaged_checkpoints import KINDS, NEWEST, write_checkpoints

@@ -15,7 +15,7 @@ from arachne.cost.cluster_files import load_cluster
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import cluster_choice, step
-from arachne.trainer.checkpoint import newest
+from arachne.trainer.checkpoint_reader import newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
 from arachne.trainer.loop import Finished, train

@@ -18,7 +18,7 @@ from arachne.models.lora import adapter_tensors
 from arachne.models.lora_files import save_comfyui_lora
 from arachne.runtime.launcher import run_ranks
 from arachne.trainer.built_model import adapter_options, built_model, training_model
-from arachne.trainer.checkpoint import CheckpointReader, newest
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.generate import trained_model
 from arachne.trainer.loop import train

@@ -13,8 +13,7 @@ from arachne.core.errors import ConfigError
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import milestones
-from arachne.trainer.checkpoint import checkpoints_dir
-from arachne.trainer.checkpoint_files import known_best, step_folders
+from arachne.trainer.checkpoint_files import checkpoints_dir, known_best, step_folders
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 from arachne.trainer.settings.validation import ValidationSettings

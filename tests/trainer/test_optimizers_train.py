@@ -11,7 +11,7 @@ import torch
 from arachne.core.errors import CheckpointError
 from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.runtime.launcher import run_ranks
-from arachne.trainer.checkpoint import CheckpointReader, newest
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.generate import trained_model
 from tests.trainer.test_loop import trained_with

@@ -12,7 +12,7 @@ from arachne.cost.cluster_files import load_cluster
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import cluster_choice
-from arachne.trainer.checkpoint import CheckpointReader, newest
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest

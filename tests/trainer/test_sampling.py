@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from arachne.trainer.sampling import noise_of, sample_latents, shifted_sigma, sigma_schedule
+from arachne.trainer.sampling import euler_steps, noise_of, shifted_sigma, sigma_schedule, walk
 
 TEXT = torch.ones(2, 3, 4, dtype=torch.float64)
 NULL = torch.zeros(3, 4, dtype=torch.float64)
@@ -13,7 +13,8 @@ def _noise():
 
 def _sample(predict, **changes):
     settings = {"null_text_LD": NULL, "steps": 4, "shift": 3.0, "guidance": 1.0} | changes
-    return sample_latents(predict, _noise(), TEXT, **settings)
+    settings["steps"] = euler_steps(settings["steps"], settings.pop("shift"))
+    return walk(predict, _noise(), TEXT, **settings)
 
 
 def test_a_straight_field_leads_from_noise_to_the_clip():

@@ -13,7 +13,7 @@ from arachne.runtime import collectives
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import checkpoint, saver
-from arachne.trainer.checkpoint import CheckpointReader, newest
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.session import Session

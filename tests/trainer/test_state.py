@@ -13,7 +13,7 @@ from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import saver, state
 from arachne.trainer.agreement import do_together
-from arachne.trainer.checkpoint import CheckpointReader, newest, verified
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
 from arachne.trainer.config import RunConfig
 from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.session import Session

@@ -103,8 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _pruned(run_dir: Path, keep: int) -> tuple[str, ...]:
     """Delete what is older than the `keep` newest, counted from the newest whole one."""
     from arachne.cli.run_dir import locked_run_dir
-    from arachne.trainer.checkpoint import Keep, newest, prune
+    from arachne.trainer.checkpoint import Keep, prune
     from arachne.trainer.checkpoint_files import disk_errors_named, step_folders
+    from arachne.trainer.checkpoint_reader import newest
 
     with locked_run_dir(run_dir), disk_errors_named(run_dir):
         whole = newest(run_dir, on_skip=lambda _: None)
@@ -113,7 +114,7 @@ def _pruned(run_dir: Path, keep: int) -> tuple[str, ...]:
 
 
 def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow:
-    from arachne.trainer.checkpoint import CheckpointReader, verified
+    from arachne.trainer.checkpoint_reader import CheckpointReader, verified
 
     path = folder.path
     files = [file for file in path.iterdir() if file.is_file()]

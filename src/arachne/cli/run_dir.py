@@ -15,9 +15,8 @@ from arachne.core.errors import CheckpointError, ConfigError, DataError
 from arachne.core.strict_json import from_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
-from arachne.trainer.checkpoint import checkpoints_dir, newest, verified
-from arachne.trainer.checkpoint_files import REPLACED, step_folders, step_name
-from arachne.trainer.checkpoint_reader import newest_index
+from arachne.trainer.checkpoint_files import REPLACED, checkpoints_dir, step_folders, step_name
+from arachne.trainer.checkpoint_reader import newest, newest_index, verified
 from arachne.trainer.config import RunConfig
 
 _LOCK = ".lock"

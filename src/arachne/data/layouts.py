@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
 
 from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
@@ -28,8 +27,6 @@ from arachne.data.shard_clips import shard_clips
 from arachne.data.source_path import source_path
 from arachne.data.table_rows import TABLE_SUFFIXES, read_table
 from arachne.data.uncaptioned import Uncaptioned
-
-MissingCaption = Literal["error", "empty"]
 
 TABLE_STEM = "metadata"
 VIDEO_LIST = "videos.txt"

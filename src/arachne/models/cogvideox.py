@@ -11,7 +11,7 @@ from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput
-from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
 
 if TYPE_CHECKING:
     import torch
@@ -82,17 +82,7 @@ def _options(shape: ModelShape) -> dict[str, Any]:
 
 
 def _sizes(option: Option) -> dict[str, int]:
-    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
-    needed = family_named("cogvideox").fixed_ffn_size
-    assert needed is not None
-    return {
-        "num_layers": option("num_layers"),
-        "num_heads": num_heads,
-        "head_size": head_size,
-        "ffn_size": needed(num_heads * head_size),
-        "latent_channels": option("in_channels"),
-        "text_size": option("text_embed_dim"),
-    }
+    return attention_sizes(option, ffn_size=fixed_ffn_size("cogvideox"), text_size="text_embed_dim")
 
 
 def _check(shape: ModelShape) -> None:

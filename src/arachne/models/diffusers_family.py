@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
-from arachne.core.sequence_layout import SequenceLayout
+from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,6 +41,48 @@ class Forward(Protocol):
         It is shaped like the latents; for flow matching it is the velocity noise − x0.
         """
         ...
+
+
+def attention_sizes(
+    option: Option, *, ffn_size: Callable[[int], int], text_size: str
+) -> dict[str, int]:
+    """The sizes that classes with heads, feed-forwards and a text projection have in common.
+
+    `ffn_size` gives the feed-forward's width for the model's, and `text_size` names the option with
+    the width of the text states.
+    """
+    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
+    return {
+        "num_layers": option("num_layers"),
+        "num_heads": num_heads,
+        "head_size": head_size,
+        "ffn_size": ffn_size(num_heads * head_size),
+        "latent_channels": option("in_channels"),
+        "text_size": option(text_size),
+    }
+
+
+def fixed_ffn_size(family: str) -> Callable[[int], int]:
+    """The feed-forward's width for the model's, in a family whose class gives no choice."""
+    needed = family_named(family).fixed_ffn_size
+    assert needed is not None, family
+    return needed
+
+
+def joint_layout(*, blocks: str, self_attention: str) -> SequenceLayout:
+    """A class whose video and text tokens attend together, video first, by one rotary table."""
+    first = "transformer_blocks.0"
+    return SequenceLayout(
+        split_inputs=(
+            SplitInput(module=first, argument="hidden_states", stream="video", dim=1),
+            SplitInput(module=first, argument="encoder_hidden_states", stream="text", dim=1),
+        ),
+        split_outputs=(SplitOutput(module="rope", stream="video", dims=(0, 0)),),
+        gather=GatherOutput(module="proj_out", stream="video", dim=1),
+        self_attention=self_attention,
+        blocks=blocks,
+        streams=("video", "text"),
+    )
 
 
 def _any_shape(shape: ModelShape) -> None:

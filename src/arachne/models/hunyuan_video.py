@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
-from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
-from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, joint_layout
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
@@ -23,18 +22,9 @@ GUIDANCE = 1000.0
 """What the guidance embedder gets, times 1000: a scale of 1, a model that is not guided. It learns
 the plain velocity, and sampling guides it by comparing with the empty caption. *assumption*"""
 
-_LAYOUT = SequenceLayout(
-    split_inputs=(
-        SplitInput(module="transformer_blocks.0", argument="hidden_states", stream="video", dim=1),
-        SplitInput(
-            module="transformer_blocks.0", argument="encoder_hidden_states", stream="text", dim=1
-        ),
-    ),
-    split_outputs=(SplitOutput(module="rope", stream="video", dims=(0, 0)),),
-    gather=GatherOutput(module="proj_out", stream="video", dim=1),
-    self_attention=r"(single_)?transformer_blocks\.\d+\.attn",
+_LAYOUT = joint_layout(
     blocks=r"(single_)?transformer_blocks\.\d+",
-    streams=("video", "text"),
+    self_attention=r"(single_)?transformer_blocks\.\d+\.attn",
 )
 
 
@@ -92,26 +82,37 @@ def rope_axes(shape: ModelShape) -> tuple[int, int, int]:
 
 
 def _sizes(option: Option) -> dict[str, int]:
-    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
-    return {
-        "num_layers": option("num_layers"),
-        "num_heads": num_heads,
-        "head_size": head_size,
-        "ffn_size": int(num_heads * head_size * option("mlp_ratio")),
-        "latent_channels": option("in_channels"),
-        "text_size": option("text_embed_dim"),
+    return ratio_sizes(option) | {
         "num_single_layers": option("num_single_layers"),
         "num_refiner_layers": option("num_refiner_layers"),
         "pooled_text_size": option("pooled_projection_dim"),
     }
 
 
-def _check(shape: ModelShape) -> None:
+def ratio_sizes(option: Option) -> dict[str, int]:
+    """Sizes of a class that has the ratio of `ffn_ratio` as an option."""
+    return attention_sizes(
+        option,
+        ffn_size=lambda hidden_size: int(hidden_size * option("mlp_ratio")),
+        text_size="text_embed_dim",
+    )
+
+
+def check_head_size(shape: ModelShape) -> None:
+    """Refuse heads that `rope_axes` cannot share out.
+
+    Raises:
+        ConfigError: Names the size.
+    """
     if shape.head_size % 2 or shape.head_size < 6:
         raise ConfigError(
             f"model.head_size is {shape.head_size}; HunyuanVideo's rotary embedding of time, "
             "height and width needs an even number of at least 6"
         )
+
+
+def _check(shape: ModelShape) -> None:
+    check_head_size(shape)
     if not shape.pooled_text_size:
         raise ConfigError(
             "family 'hunyuan_video' has blocks and a pooled text state that no setting names; "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.families.hunyuan_video15 import (
     GLYPH_SIZE,
@@ -18,7 +17,13 @@ from arachne.core.families.hunyuan_video15 import (
 )
 from arachne.core.model_shape import ModelShape
 from arachne.models.diffusers_family import DiffusersFamily, Option
-from arachne.models.hunyuan_video import HUNYUAN_VIDEO, ffn_ratio, rope_axes
+from arachne.models.hunyuan_video import (
+    HUNYUAN_VIDEO,
+    check_head_size,
+    ffn_ratio,
+    ratio_sizes,
+    rope_axes,
+)
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
@@ -76,24 +81,10 @@ def _options(shape: ModelShape) -> dict[str, Any]:
 
 
 def _sizes(option: Option) -> dict[str, int]:
-    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
-    return {
-        "num_layers": option("num_layers"),
-        "num_heads": num_heads,
-        "head_size": head_size,
-        "ffn_size": int(num_heads * head_size * option("mlp_ratio")),
+    return ratio_sizes(option) | {
         "latent_channels": (option("in_channels") - 1) // 2,
-        "text_size": option("text_embed_dim"),
         "num_refiner_layers": option("num_refiner_layers"),
     }
-
-
-def _check(shape: ModelShape) -> None:
-    if shape.head_size % 2 or shape.head_size < 6:
-        raise ConfigError(
-            f"model.head_size is {shape.head_size}; HunyuanVideo's rotary embedding of time, "
-            "height and width needs an even number of at least 6"
-        )
 
 
 HUNYUAN_VIDEO15 = DiffusersFamily(
@@ -105,6 +96,6 @@ HUNYUAN_VIDEO15 = DiffusersFamily(
     forward=_forward,
     prepare=_prepare,
     fixed=("patch_size_t", "use_meanflow"),
-    check=_check,
+    check=check_head_size,
     not_pretrained="its text states come from Qwen2.5-VL, and only T5 encoders are run",
 )

@@ -8,7 +8,7 @@ from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
-from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
@@ -64,21 +64,7 @@ def _options(shape: ModelShape) -> dict[str, Any]:
 
 
 def _sizes(option: Option) -> dict[str, int]:
-    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
-    return {
-        "num_layers": option("num_layers"),
-        "num_heads": num_heads,
-        "head_size": head_size,
-        "ffn_size": _ffn_size(num_heads * head_size),
-        "latent_channels": option("in_channels"),
-        "text_size": option("caption_channels"),
-    }
-
-
-def _ffn_size(hidden_size: int) -> int:
-    needed = family_named("ltx").fixed_ffn_size
-    assert needed is not None
-    return needed(hidden_size)
+    return attention_sizes(option, ffn_size=fixed_ffn_size("ltx"), text_size="caption_channels")
 
 
 def _check(shape: ModelShape) -> None:

@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
-from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
-from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.diffusers_family import (
+    DiffusersFamily,
+    Option,
+    attention_sizes,
+    fixed_ffn_size,
+    joint_layout,
+)
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_LAYOUT = SequenceLayout(
-    split_inputs=(
-        SplitInput(module="transformer_blocks.0", argument="hidden_states", stream="video", dim=1),
-        SplitInput(
-            module="transformer_blocks.0", argument="encoder_hidden_states", stream="text", dim=1
-        ),
-    ),
-    split_outputs=(SplitOutput(module="rope", stream="video", dims=(0, 0)),),
-    gather=GatherOutput(module="proj_out", stream="video", dim=1),
-    self_attention=r"transformer_blocks\.\d+\.attn1",
-    blocks=r"transformer_blocks\.\d+",
-    streams=("video", "text"),
+_LAYOUT = joint_layout(
+    blocks=r"transformer_blocks\.\d+", self_attention=r"transformer_blocks\.\d+\.attn1"
 )
 
 _POOLING_HEADS = 8
@@ -87,18 +82,8 @@ def _options(shape: ModelShape) -> dict[str, Any]:
 
 
 def _sizes(option: Option) -> dict[str, int]:
-    num_heads, head_size = option("num_attention_heads"), option("attention_head_dim")
-    needed = family_named("mochi").fixed_ffn_size
-    assert needed is not None
-    return {
-        "num_layers": option("num_layers"),
-        "num_heads": num_heads,
-        "head_size": head_size,
-        "ffn_size": needed(num_heads * head_size),
-        "latent_channels": option("in_channels"),
-        "text_size": option("text_embed_dim"),
-        "freq_size": option("time_embed_dim"),
-    }
+    sizes = attention_sizes(option, ffn_size=fixed_ffn_size("mochi"), text_size="text_embed_dim")
+    return sizes | {"freq_size": option("time_embed_dim")}
 
 
 def _check(shape: ModelShape) -> None:

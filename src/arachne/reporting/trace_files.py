@@ -8,20 +8,14 @@ from typing import Any
 
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog, trace_from_logs
-from arachne.core.strict_json import to_json
 from arachne.core.trace import Span, Trace
-from arachne.reporting.json_lines import JsonLines, append_line, read_json_lines, steps_in
+from arachne.reporting.json_lines import JsonLines, read_json_lines, steps_in
 from arachne.reporting.launch_text import planned_launch, span_launch_name
 from arachne.reporting.run_files import TRACES, rank_log_path
 
 _MEASURED_PID = 1
 _MODELLED_PID = 2
 _STEPS_TID = 0
-
-
-def append_rank_log(path: Path, log: RankLog) -> None:
-    """Add one step of one rank to that rank's file."""
-    append_line(path, to_json(log))
 
 
 def read_rank_logs(run_dir: Path, *, steps: Collection[int] | None = None) -> JsonLines[RankLog]:
@@ -62,15 +56,6 @@ def joined_traces(logs: Sequence[RankLog]) -> dict[int, Trace]:
         if members and len(members) == size:
             traces[step] = trace_from_logs(members)
     return traces
-
-
-def read_traces(run_dir: Path, *, steps: Collection[int] | None = None) -> dict[int, Trace]:
-    """Measured traces by step, of steps that all ranks logged.
-
-    Raises:
-        DataError: A line has another shape.
-    """
-    return joined_traces(read_rank_logs(run_dir, steps=steps).values)
 
 
 def write_perfetto(

@@ -43,27 +43,7 @@ from arachne.trainer.checkpoint_files import (
     tensor_key,
     write_synced,
 )
-from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
 from arachne.trainer.shard_file import write_arrays
-
-__all__ = [
-    "KEEP_ALL",
-    "CheckpointIndex",
-    "CheckpointReader",
-    "Chunk",
-    "ChunkPlace",
-    "Keep",
-    "ShardFile",
-    "TrainState",
-    "check_free_space",
-    "checkpoints_dir",
-    "commit",
-    "forget_partial",
-    "newest",
-    "prune",
-    "verified",
-    "write_shard",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

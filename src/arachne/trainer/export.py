@@ -20,7 +20,7 @@ from arachne.models.lora_files import save_comfyui_lora, save_diffusers_lora
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.wan_names import published_name
 from arachne.trainer.built_model import DTYPES, adapter_options
-from arachne.trainer.checkpoint import CheckpointReader
+from arachne.trainer.checkpoint_reader import CheckpointReader
 from arachne.trainer.config import RunConfig
 from arachne.trainer.export_check import LoraCheck, check_output, probe_output
 from arachne.trainer.generate import Weights, trained_model

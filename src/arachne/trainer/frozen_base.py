@@ -16,7 +16,7 @@ from arachne.models.diffusers_module import transformer_folder
 from arachne.models.pretrained_folder import content_digest
 from arachne.runtime import collectives
 from arachne.runtime.process_groups import RankGroup
-from arachne.trainer.checkpoint import CheckpointReader
+from arachne.trainer.checkpoint_reader import CheckpointReader
 from arachne.trainer.config import RunConfig
 
 

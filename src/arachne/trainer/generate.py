@@ -16,7 +16,7 @@ from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.sharded_optimizer import AVERAGE, MASTER
 from arachne.trainer.built_model import DTYPES, training_model
-from arachne.trainer.checkpoint import CheckpointReader
+from arachne.trainer.checkpoint_reader import CheckpointReader
 from arachne.trainer.config import RunConfig
 from arachne.trainer.frozen_base import check_same_base, frozen_base
 from arachne.trainer.objective import objective_of

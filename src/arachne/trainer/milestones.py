@@ -7,8 +7,7 @@ from arachne.core.cluster import Cluster
 from arachne.core.errors import CheckpointError
 from arachne.runtime.messages import text_of_first
 from arachne.trainer.agreement import do_together
-from arachne.trainer.checkpoint import checkpoints_dir
-from arachne.trainer.checkpoint_files import Best, known_best, write_best
+from arachne.trainer.checkpoint_files import Best, checkpoints_dir, known_best, write_best
 from arachne.trainer.interval_samples import sample_videos
 from arachne.trainer.listener import Listener
 from arachne.trainer.saver import CheckpointSaver

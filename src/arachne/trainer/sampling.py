@@ -51,27 +51,6 @@ def euler_steps(steps: int, shift: float) -> tuple[SamplerStep, ...]:
     )
 
 
-def sample_latents(
-    predict: Predict,
-    noise_BCFHW: torch.Tensor,
-    text_BLD: torch.Tensor,
-    *,
-    null_text_LD: torch.Tensor,
-    steps: int = 30,
-    shift: float = 3.0,
-    guidance: float = 5.0,
-) -> torch.Tensor:
-    """Latents, shaped like the noise, that fit the text: `walk` by Euler's steps."""
-    return walk(
-        predict,
-        noise_BCFHW,
-        text_BLD,
-        null_text_LD=null_text_LD,
-        steps=euler_steps(steps, shift),
-        guidance=guidance,
-    )
-
-
 @torch.no_grad()
 def walk(
     predict: Predict,

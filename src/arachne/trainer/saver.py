@@ -18,15 +18,8 @@ from torch import Tensor
 
 from arachne.core.errors import CheckpointError
 from arachne.trainer.agreement import all_agree, do_together
-from arachne.trainer.checkpoint import (
-    Chunk,
-    Keep,
-    TrainState,
-    check_free_space,
-    commit,
-    forget_partial,
-    write_shard,
-)
+from arachne.trainer.checkpoint import Keep, check_free_space, commit, forget_partial, write_shard
+from arachne.trainer.checkpoint_files import Chunk, TrainState
 from arachne.trainer.session import Session
 
 

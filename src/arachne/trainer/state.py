@@ -14,8 +14,8 @@ from arachne.core.strict_json import from_json, to_json
 from arachne.core.units import count_text
 from arachne.runtime.sharded_optimizer import AVERAGE
 from arachne.trainer.agreement import do_together
-from arachne.trainer.checkpoint import CheckpointReader, TrainState, newest
-from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips
+from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips, TrainState
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.frozen_base import check_same_base
 from arachne.trainer.session import Session

@@ -38,8 +38,7 @@ from arachne.reporting.trace_files import write_perfetto
 from arachne.reporting.video_files import contact_sheet, write_mp4
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
-from arachne.trainer.checkpoint import checkpoints_dir
-from arachne.trainer.checkpoint_files import step_name
+from arachne.trainer.checkpoint_files import checkpoints_dir, step_name
 from arachne.trainer.config import RunConfig
 from arachne.trainer.generate import generate
 from arachne.trainer.settings.cluster import ClusterSettings

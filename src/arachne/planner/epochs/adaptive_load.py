@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from math import log
 
 from arachne.core.batch import BatchClip
-from arachne.core.errors import InfeasibleError
 from arachne.planner.epochs.bucket_batches import (
     BatchSizes,
     Buckets,
     by_bucket,
     drawn_epoch,
-    sizes_that_fill_memory,
+    sizes_by_degree,
 )
 from arachne.planner.epochs.epoch import Epoch, EpochProblem, cheapest, stack_of
 
@@ -31,18 +30,11 @@ def adaptiveload_epoch(problem: EpochProblem) -> Epoch:
         InfeasibleError: Some clip does not fit at each degree; says so for the largest one.
     """
     buckets = by_bucket(problem.clips)
-    tried: list[Epoch] = []
-    for degree in problem.degrees:
-        try:
-            limits = sizes_that_fill_memory(problem, buckets, degree)
-        except InfeasibleError:
-            if degree == problem.degrees[-1] and not tried:
-                raise
-            continue  # other degrees may need less memory
-        tried += [
-            drawn_epoch(problem, NAME, buckets, sizes, degree)
-            for sizes in _balanced_sizes(problem, buckets, limits, degree)
-        ]
+    tried = [
+        drawn_epoch(problem, NAME, buckets, sizes, degree)
+        for degree, limits in sizes_by_degree(problem, buckets)
+        for sizes in _balanced_sizes(problem, buckets, limits, degree)
+    ]
     return cheapest(tried, problem)
 
 

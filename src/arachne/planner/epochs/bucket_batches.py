@@ -1,13 +1,14 @@
 """What bucket systems share: how many clips fit in a batch, and batches dealt to equal groups."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
 from arachne.core.batch import BatchClip
 from arachne.core.blocks import blocks
 from arachne.core.bucket import Bucket
+from arachne.core.errors import InfeasibleError
 from arachne.planner.epochs.epoch import Epoch, EpochProblem, EpochStep, epoch_step, stack_of
 from arachne.planner.infeasible import does_not_fit
 
@@ -42,6 +43,24 @@ def sizes_that_fill_memory(problem: EpochProblem, buckets: Buckets, degree: int)
             alone, gpus = problem.step(0, clips[:1]), tuple(range(degree))
             raise does_not_fit(alone, stack_of(clips[0], 1), gpus)
     return sizes
+
+
+def sizes_by_degree(problem: EpochProblem, buckets: Buckets) -> Iterator[tuple[int, BatchSizes]]:
+    """Each degree on which all clips fit, with the sizes that fill its memory.
+
+    Raises:
+        InfeasibleError: Some clip does not fit at each degree; says so for the largest one.
+    """
+    num_found = 0
+    for degree in problem.degrees:
+        try:
+            sizes = sizes_that_fill_memory(problem, buckets, degree)
+        except InfeasibleError:
+            if degree == problem.degrees[-1] and not num_found:
+                raise
+            continue  # other degrees may need less memory
+        num_found += 1
+        yield degree, sizes
 
 
 def share_of_a_group(problem: EpochProblem, clips: Sequence[BatchClip], degree: int) -> int:

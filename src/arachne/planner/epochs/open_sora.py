@@ -7,8 +7,7 @@ end of each step. Ignored: that a user may balance batch sizes by hand; that los
 over groups, whatever they hold.
 """
 
-from arachne.core.errors import InfeasibleError
-from arachne.planner.epochs.bucket_batches import by_bucket, drawn_epoch, sizes_that_fill_memory
+from arachne.planner.epochs.bucket_batches import by_bucket, drawn_epoch, sizes_by_degree
 from arachne.planner.epochs.epoch import Epoch, EpochProblem, cheapest
 
 NAME = "opensora_buckets"
@@ -21,13 +20,8 @@ def opensora_epoch(problem: EpochProblem) -> Epoch:
         InfeasibleError: Some clip does not fit at each degree; says so for the largest one.
     """
     buckets = by_bucket(problem.clips)
-    tried: list[Epoch] = []
-    for degree in problem.degrees:
-        try:
-            sizes = sizes_that_fill_memory(problem, buckets, degree)
-        except InfeasibleError:
-            if degree == problem.degrees[-1] and not tried:
-                raise
-            continue  # other degrees may need less memory
-        tried.append(drawn_epoch(problem, NAME, buckets, sizes, degree))
+    tried = [
+        drawn_epoch(problem, NAME, buckets, sizes, degree)
+        for degree, sizes in sizes_by_degree(problem, buckets)
+    ]
     return cheapest(tried, problem)
