@@ -1,20 +1,26 @@
 """How often a run survives kills, damage, full disks, SIGTERM and hangs; and what a save costs.
 
-Real runs of a tiny Wan on two ranks, in float64. A killed run is resumed until it ends, and counts
-if its last checkpoint has the weights of the run that nobody disturbed. A damaged checkpoint counts
-against us if it loads without a word. A disk that refuses a write is played by a limit on the size
-of files, at a random byte of a shard. The cost of a save is what training waits for it, with the
-demo's model, beside a step of two seconds.
+Real runs of `arachne train` on a tiny Wan. A killed run is resumed, and counts if it then has the
+weights and losses of a run that nobody disturbed, bit for bit; saves are killed and refused at each
+of their system calls by strace. The parts are in `survival.py`; what each judges is at the top of
+its `survival_*.py`.
 
     python benchmarks/durability.py --quick --json out.json
+    python benchmarks/durability.py --parts kills --cases 200 --json out.json
+    python benchmarks/durability.py --parts soak,exact_soak --json out.json
+
+A part that is run again replaces its figures in the file, or adds to them with `--add`.
 """
 
 import argparse
 import json
 import os
+import random
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 from machine import about
 
@@ -22,43 +28,83 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the tiny runs
 
 
 def main() -> int:
-    """Print the figures, and write them; 1 if anything was lost."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few cases of each")
-    parser.add_argument("--cases", type=int, default=100, help="kills, and the scale of the rest")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    arguments = parser.parse_args()
-    quick = {"kills": 4, "damaged": 50, "enospc": 20, "sigterm": 2, "hangs": 2, "saves": 3}
-    cases = arguments.cases
-    full = {
-        "kills": cases,
-        "damaged": 10 * cases,
-        "enospc": cases,
-        "sigterm": max(1, cases // 2),
-        "hangs": max(1, cases // 5),
-        "saves": 10,
-    }
-    counts = quick if arguments.quick else full
+    """Run the parts, print and write their figures; 1 if anything was lost."""
+    arguments = _arguments()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Only here: the planning process of every run imports this file again.
-    from survival import NUM_RANKS, STEPS, measured
+    from survival import PARTS, QUICK_SOAK_S
+    from survival_tally import Tally, tally_of
 
-    with tempfile.TemporaryDirectory(prefix="arachne-durability-") as root:
-        figures = measured(counts, Path(root), arguments.seed)
-    figures["about"] = about(seed=arguments.seed, ranks=NUM_RANKS, steps=STEPS, **counts)
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if arguments.json is not None:
-        arguments.json.write_text(text + "\n")
-    is_good = (
-        figures["kills"]["resumed"] == figures["kills"]["tried"]
-        and figures["damaged"]["silent"] == 0
-        and figures["enospc"]["whole"] == figures["enospc"]["tried"]
-        and figures["sigterm"]["committed"] == figures["sigterm"]["tried"]
-        and figures["hangs"]["named"] == figures["hangs"]["tried"]
-    )
+    chosen = arguments.parts.split(",") if arguments.parts else list(PARTS)
+    if unknown := set(chosen) - set(PARTS):
+        raise SystemExit(f"there is no part {min(unknown)!r}; choose from {', '.join(PARTS)}")
+    parts: dict[str, Any] = {}
+    if arguments.json is not None and arguments.json.exists():
+        parts = json.loads(arguments.json.read_text())["parts"]
+    is_good = True
+    for name in chosen:
+        part = PARTS[name]
+        cases = part.quick if arguments.quick else part.full
+        if arguments.quick and arguments.parts and not cases:
+            cases = QUICK_SOAK_S if name.endswith("soak") else 1
+        cases = arguments.cases or cases
+        if not cases:
+            continue
+        rng = random.Random(f"{arguments.seed} {name}")
+        tally = Tally()
+        if arguments.add and name in parts:
+            tally = tally_of({key: value for key, value in parts[name].items() if key != "about"})
+        settings = about(seed=arguments.seed, cases=cases)
+        begin_s = time.monotonic()
+
+        def write() -> None:
+            settings["seconds"] = round(time.monotonic() - begin_s, 1)  # noqa: B023
+            parts[name] = {**tally.figures, "about": settings}  # noqa: B023
+            if arguments.json is not None:
+                partial = arguments.json.with_suffix(".partial")
+                partial.write_text(json.dumps(figures_of(parts), indent=2) + "\n")
+                partial.replace(arguments.json)
+
+        tally.on_change = write
+        with tempfile.TemporaryDirectory(
+            prefix="arachne-durability-", ignore_cleanup_errors=True
+        ) as root:
+            part.work(Path(root), cases, rng, tally)
+        write()
+        print(f"{name}: {tally.figures}, {settings['seconds']} s", file=sys.stderr)
+        is_good = is_good and tally.is_good
+    print(json.dumps({key: value for key, value in figures_of(parts).items() if key != "parts"}))
     return 0 if is_good else 1
+
+
+def figures_of(parts: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the whole, in front of those of the parts."""
+    from survival import GOOD_WORDS, PARTS
+
+    figures: dict[str, Any] = {}
+    for figure, word in GOOD_WORDS.items():
+        own = [
+            parts[name] for name, part in PARTS.items() if part.figure == figure and name in parts
+        ]
+        if own:
+            tried = sum(each["tried"] for each in own)
+            # A killed run that took too long to end may well have been resumed.
+            good = sum(each.get(word, each["good"]) for each in own)
+            figures[figure] = {"tried": tried, word: tried - good if word == "silent" else good}
+    if "saves" in parts:
+        figures["save_stall_share"] = parts["saves"]["median_share_of_a_step"]
+    return {**figures, "parts": parts}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few cases of each, no soak")
+    parser.add_argument("--parts", metavar="NAME,…", help="only these; see survival.py")
+    parser.add_argument("--cases", type=int, default=0, help="of each part; a soak's seconds")
+    parser.add_argument("--add", action="store_true", help="add to the file's figures of a part")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

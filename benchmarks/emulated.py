@@ -14,46 +14,34 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from emulated_rank import CLIPS_PER_RANK, MAX_DEGREE, STEP_S, Emulator
 from machine import about
 
 from arachne.core.batch import Batch, BatchClip
-from arachne.core.blocks import allowed_degrees, blocks
 from arachne.core.bucket import Bucket
-from arachne.core.cascade import Cascade
-from arachne.core.cluster import Cluster
 from arachne.core.families import family_named
-from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
-from arachne.core.rank_log import RankLog, trace_from_logs
-from arachne.core.strict_json import from_json, to_json
+from arachne.core.placed_plan import PlacedPlan
 from arachne.cost.cluster_files import load_cluster
 from arachne.cost.model import CostModel
 from arachne.runtime import collectives
-from arachne.runtime.clock import HostClock
-from arachne.runtime.emulation import LAUNCH_COLLECTIVES, EmulatedRank, meet
+from arachne.runtime.emulation import EmulatedRank
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.messages import gathered_texts, text_of_first
-from arachne.runtime.process_groups import ProcessGroups
-from arachne.runtime.recorder import Recorder
 from arachne.runtime.world import World
 from arachne.simulator.perturbation import UNDISTURBED, Perturbation
 from arachne.simulator.simulate import simulate
 from arachne.trainer.planning import PlanRequest, plan_batch
 
-STEP_S = 2.0
-"""Modelled makespan that all times are scaled to: what a step of a small GPU training takes."""
-
 FRAMES = (1, 17, 33, 49, 65, 81)
 """Panda-like at a cap of 81 frames: most clips are longer, a few are short, some are images."""
 
 FRAME_WEIGHTS = (0.1, 0.05, 0.1, 0.15, 0.1, 0.5)
-MAX_DEGREE = 8
 DISTURBANCES = {
     "none": UNDISTURBED,
     "jitter": Perturbation(seed=1, jitter=0.05),
@@ -86,152 +74,15 @@ def cost_model(num_ranks: int) -> CostModel:
 
 
 def plan_of(step: int, costs: CostModel) -> PlacedPlan:
-    """Arachne's plan of 3 clips a rank."""
-    batch = batch_of(step, 3 * costs.cluster.num_gpus)
+    """Arachne's plan of a few clips a rank."""
+    batch = batch_of(step, CLIPS_PER_RANK * costs.cluster.num_gpus)
     request = PlanRequest(batch=batch, costs=costs, max_degree=MAX_DEGREE, iterations=1000)
     return plan_batch(request)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostCosts:
-    """Modelled computing, scaled to `STEP_S`, and collectives as this host has them.
-
-    Attributes:
-        costs: The model.
-        scale: Factor of modelled seconds.
-        meeting_s: By degree, seconds of a launch's collectives on this host.
-        reduce_s: Seconds of the small reduce-scatter of the world.
-        gather_s: Seconds of the small all-gather of the world.
-    """
-
-    costs: CostModel
-    scale: float
-    meeting_s: dict[int, float]
-    reduce_s: float
-    gather_s: float
-
-    @property
-    def cluster(self) -> Cluster:
-        """As modelled."""
-        return self.costs.cluster
-
-    def handoff_s(
-        self, cascade: Cascade, from_gpus: tuple[int, ...], to_gpus: tuple[int, ...]
-    ) -> float:
-        """None: all clips are encoded."""
-        return 0.0
-
-    def launch_s(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
-        """Sleeping, then meeting."""
-        return self.scale * self.costs.launch_s(cascade, gpus) + self.communicate_s(cascade, gpus)
-
-    def communicate_s(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
-        """Meeting."""
-        return self.meeting_s.get(len(gpus), 0.0)
-
-    def gradient_reduce_s(self) -> float:
-        """As measured."""
-        return self.reduce_s
-
-    def optimizer_s(self) -> float:
-        """As modelled; the emulation sleeps for it."""
-        return self.scale * self.costs.optimizer_s()
-
-    def parameter_gather_s(self) -> float:
-        """As measured."""
-        return self.gather_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Emulator:
-    """One rank's side of the benchmark.
-
-    Attributes:
-        world: This rank's world.
-        recorder: Records its spans.
-        groups: Every group that plans may name.
-    """
-
-    world: World
-    recorder: Recorder
-    groups: ProcessGroups
-
-    @classmethod
-    def on(cls, world: World) -> "Emulator":
-        """Every rank makes its own at the same moment."""
-        recorder = Recorder(rank=world.rank, world_size=world.size, clock=HostClock())
-        groups = ProcessGroups(world, allowed_degrees(world.size, MAX_DEGREE), recorder)
-        return cls(world=world, recorder=recorder, groups=groups)
-
-    def timed(self, work: Callable[[], object], repeats: int) -> float:
-        """Median seconds of something that all ranks do, on the slowest of them."""
-        seconds: list[float] = []
-        for _ in range(repeats):
-            self.barrier()
-            began_s = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - began_s)
-        slowest = torch.tensor([median(seconds)], dtype=torch.float64)
-        collectives.all_reduce_max(slowest, self.groups.world)
-        self.recorder.finish(step=0, planner="timed")
-        return float(slowest)
-
-    def barrier(self) -> None:
-        """All ranks are here."""
-        collectives.all_reduce_sum(torch.zeros(1), self.groups.world)
-
-    def sent(self, text: str) -> str:
-        """Rank 0's text, on every rank."""
-        return text_of_first(text, self.groups.world, self.world.device)
-
-    def trace_s(self, log: RankLog) -> float:
-        """Seconds of a step over all ranks, its vote counted."""
-        texts = gathered_texts(to_json(log), self.groups.world, self.world.device)
-        self.recorder.finish(step=0, planner="logs")
-        return trace_from_logs([from_json(t, RankLog, what="rank log") for t in texts]).iteration_s
-
-    def host_costs(self, costs: CostModel, scale: float) -> HostCosts:
-        """What collectives take on this host with all ranks at work."""
-        world = self.groups.world
-        whole, shard = torch.zeros(16 * world.size), torch.zeros(16)
-        meeting_s: dict[int, float] = {}
-        for degree in allowed_degrees(world.size, MAX_DEGREE):
-            mine = [ranks for ranks in blocks(world.size, degree) if self.world.rank in ranks]
-            # Ranks that no block of this degree has wait in the next barrier.
-            meeting_s[degree] = self.timed(
-                lambda mine=mine: [
-                    meet(self.groups.of(ranks), LAUNCH_COLLECTIVES) for ranks in mine
-                ],
-                5,
-            )
-        return HostCosts(
-            costs=costs,
-            scale=scale,
-            meeting_s=meeting_s,
-            reduce_s=self.timed(lambda: collectives.reduce_scatter(shard, whole, world), 5),
-            gather_s=self.timed(lambda: collectives.all_gather(whole, shard, world), 5),
-        )
-
-    def emulated(self, host: HostCosts, perturbation: Perturbation) -> EmulatedRank:
-        """This rank as a device under a disturbance."""
-
-        def compute_s(launch: PlacedLaunch) -> float:
-            modelled_s = host.scale * host.costs.launch_s(launch.cascade, launch.ranks)
-            factor = perturbation.launch_factor(0, launch.cascade, launch.degree)
-            return perturbation.compute_s(0, self.world.rank, 0.0, modelled_s * factor)
-
-        return EmulatedRank(
-            rank=self.world.rank,
-            groups=self.groups,
-            recorder=self.recorder,
-            compute_s=compute_s,
-            optimizer_s=host.optimizer_s(),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one world showed; the same on all ranks.
+    """What one world showed, on rank 0.
 
     Attributes:
         measured_s: By disturbance, seconds of each step.
@@ -250,8 +101,13 @@ class Measured:
     plan_bytes: int
 
 
-def measured(world: World, texts: Sequence[str], scales: Sequence[float]) -> Measured:
-    """Run every plan under every disturbance; `texts` are known to rank 0 alone in real runs."""
+def measured(
+    world: World, texts: Sequence[str], scales: Sequence[float], num_disturbed: int
+) -> Measured:
+    """Run every plan undisturbed, and the first ones under every disturbance.
+
+    `texts` are known to rank 0 alone in real runs.
+    """
     emulator = Emulator.on(world)
     plans = [PlacedPlan.from_json(text) for text in texts]
     costs = cost_model(world.size)
@@ -270,18 +126,22 @@ def measured(world: World, texts: Sequence[str], scales: Sequence[float]) -> Mea
         emulator.sent(longest if world.rank == 0 else "")
         collectives.all_reduce_max(ballot, emulator.groups.world)
 
-    send_s, vote_s, floor_s = (emulator.timed(work, 7) for work in (send, vote, bare))
-    host = emulator.host_costs(costs, 1.0)
+    repeats = max(3, len(plans))
+    send_s, vote_s, floor_s = (emulator.timed(work, repeats) for work in (send, vote, bare))
+    host = emulator.host_costs(costs, repeats)
     measured_s: dict[str, list[float]] = {name: [] for name in DISTURBANCES}
     predicted_s: dict[str, list[float]] = {name: [] for name in DISTURBANCES}
-    for plan, scale in zip(plans, scales, strict=True):
+    for number, (plan, scale) in enumerate(zip(plans, scales, strict=True)):
         scaled = replace(host, scale=scale)
         for name, disturbance in DISTURBANCES.items():
+            if disturbance != UNDISTURBED and number >= num_disturbed:
+                continue
             emulator.barrier()
             emulator.recorder.finish(step=0, planner="barrier")
             log = emulator.emulated(scaled, disturbance).run_step(plan)
             measured_s[name].append(emulator.trace_s(log))
-            predicted_s[name].append(simulate(plan, scaled, disturbance).iteration_s + vote_s)
+            if world.rank == 0:
+                predicted_s[name].append(simulate(plan, scaled, disturbance).iteration_s + vote_s)
     return Measured(
         measured_s=measured_s,
         predicted_s=predicted_s,
@@ -292,13 +152,14 @@ def measured(world: World, texts: Sequence[str], scales: Sequence[float]) -> Mea
     )
 
 
-def run_world(num_ranks: int, num_steps: int) -> dict[str, Any]:
+def run_world(num_ranks: int, num_steps: int, num_disturbed: int) -> dict[str, Any]:
     """One world's figures."""
     costs = cost_model(num_ranks)
     plans = [plan_of(step, costs) for step in range(num_steps)]
     scales = [STEP_S / plan.makespan_s for plan in plans]
     texts = [plan.to_json() for plan in plans]
-    found: Measured = run_ranks(num_ranks, measured, (texts, scales), timeout_s=300.0)[0]
+    arguments = (texts, scales, num_disturbed)
+    found: Measured = run_ranks(num_ranks, measured, arguments, timeout_s=300.0)[0]
     ratios = {
         name: [m / p for m, p in zip(found.measured_s[name], found.predicted_s[name], strict=True)]
         for name in DISTURBANCES
@@ -345,15 +206,15 @@ def held(emulator: Emulator) -> dict[str, int]:
     }
 
 
-def run_many(num_plans: int) -> dict[str, Any]:
-    """Many plans on 4 ranks; the largest growth of any rank after the first tenth."""
-    costs = cost_model(4)
+def run_many(num_ranks: int, num_plans: int) -> dict[str, Any]:
+    """Many plans; the largest growth of any rank after the first tenth."""
+    costs = cost_model(num_ranks)
     texts = [plan_of(step, costs).to_json() for step in range(20)]
     began_s = time.perf_counter()
-    grown = run_ranks(4, many_plans, (texts, num_plans), timeout_s=300.0)
+    grown = run_ranks(num_ranks, many_plans, (texts, num_plans), timeout_s=300.0)
     took_s = time.perf_counter() - began_s
     growth = {what: max(of_rank[what] for of_rank in grown) for what in grown[0]}
-    return {"ranks": 4, "plans": num_plans, "growth": growth, "seconds": took_s}
+    return {"ranks": num_ranks, "plans": num_plans, "growth": growth, "seconds": took_s}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -362,10 +223,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--quick", action="store_true", help="few steps and plans")
     arguments = parser.parse_args(argv)
-    num_steps, num_plans = (2, 500) if arguments.quick else (8, 10_000)
-    ranks = {str(num): run_world(num, num_steps) for num in (16, 32, 64)}
-    result = {"about": about(quick=arguments.quick), "ranks": ranks, "many": run_many(num_plans)}
-    for num, row in ranks.items():
+    num_steps, num_disturbed, num_plans = (3, 1, 500) if arguments.quick else (8, 8, 10_000)
+    result = {
+        "about": about(quick=arguments.quick),
+        "ranks": {str(num): run_world(num, num_steps, num_disturbed) for num in (16, 32, 64)},
+        "many": run_many(4, num_plans),
+    }
+    for num, row in result["ranks"].items():
         print(
             f"{num:>3} ranks: measured / predicted {row['measured_over_predicted']:.3f}, "
             f"coordination {row['coordination_share']:.2%} of a step of {row['step_s']:.2f} s, "

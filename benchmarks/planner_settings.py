@@ -175,6 +175,7 @@ def settings_of(*, is_quick: bool) -> list[Setting]:
 def sensitivity_settings(*, is_quick: bool) -> list[Setting]:
     """Other bandwidths and launch costs than those published."""
     num_gpus = 8 if is_quick else 32
+    seconds = 0.3 if is_quick else budget_s(num_gpus)
     return [
         Setting(
             mix=mix,
@@ -182,7 +183,7 @@ def sensitivity_settings(*, is_quick: bool) -> list[Setting]:
             num_gpus=num_gpus,
             clips_per_gpu=clips_per_gpu,
             num_batches=1,
-            iterations=iterations_on(num_gpus, clips_per_gpu, budget_s(num_gpus)),
+            iterations=iterations_on(num_gpus, clips_per_gpu, seconds),
             bandwidth_factor=factor,
         )
         for clips_per_gpu in CLIPS_PER_GPU

@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         "beaten": comparison.beaten,
         "sensitivity": run_sensitivity(sensitivity_settings(is_quick=arguments.quick)),
         "first": run_first(64),
-        "exact": run_exact(30 if arguments.quick else 200, time_limit_s=5.0),
+        "exact": run_exact(15 if arguments.quick else 200, time_limit_s=5.0),
         "scale": run_scale(1024, 4),
     }
     print_sensitivity(result["sensitivity"])

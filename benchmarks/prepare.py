@@ -1,30 +1,33 @@
-"""How fast `arachne prepare` gets clips off the disk, against PyAV decoding the same files.
+"""How fast `arachne prepare` gets clips off the disk, against others that decode the same files.
 
-Videos are made on the spot. `readers` decode them whole to RGB at the clips' size, one process per
-core, and do nothing else: `pyav_same_filter` with the filter and rounding that preparing uses, the
-others with their defaults, which are faster and give other pixels. Preparing decodes the same files
-on as many cores, through everything that `arachne prepare` does but encoding: hashing, scanning,
-claims, guarded processes, retiming, scaling, an encoder that costs nothing, synced files. All are
-timed several times in turn. `share_of_decode_rate` is over `pyav_same_filter`,
-`share_of_plain_decode_rate` over `pyav`.
+Videos are made on the spot, in three kinds: scaled down, trained as they are, and small. Readers
+(`video_readers.py`) decode them whole, one process per core, and do nothing else. Preparing decodes
+the same files on as many cores, through everything that `arachne prepare` does but encoding:
+hashing, scanning, claims, guarded processes, retiming, scaling, an encoder that costs nothing,
+synced files. All are timed in turn, several times.
 
-Preparing counts from the moment when every process has made its first clip, so that starting them
-is left out. `peak_rss_mb` is what the largest preparing process and its decoder have ever held,
-shared pixels counted in both; `peak_rss_mb_by_clips` shows whether it grows.
+`share_of_decode_rate` is over `pyav`, which decodes to RGB of the clip's size with its defaults;
+`pyav_frames` makes no pixels at all, and `pyav_same_filter` only adds the one call of swscale that
+preparing makes a frame. Shares are of clips per processor second, since both keep all cores busy
+and a busy machine disturbs them less; those by the clock stand beside. `readers` are clips per
+second by the clock. Preparing counts from the moment when every process has made its first clip.
+
+Memory is that of the largest preparing process and its decoder, shared pixels counted in both, over
+many tiny clips of several shapes: `peak_rss_mb_by_clips` shows whether it grows.
 
     python benchmarks/prepare.py --quick --json out.json
 """
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import multiprocessing
 import os
+import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -33,8 +36,8 @@ from typing import Any
 
 import av
 import numpy as np
-from av.video.reformatter import Interpolation
 from machine import about
+from video_readers import Pace, installed_peers, pace_of, readers
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip
@@ -43,15 +46,30 @@ from arachne.data.decode import cover_size
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Store
 
-WIDTH, HEIGHT, FPS, FRAMES = 1280, 720, 16, 49
-BUCKET = Bucket(width=832, height=480, frames=FRAMES)
-COVER = cover_size(WIDTH, HEIGHT, BUCKET)
+FPS = 16
 
-FILTER = Interpolation.LANCZOS | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
-"""As in data/video_source.py."""
 
-Read = Callable[[Path], int]
-"""Decodes a file whole to RGB; gives the number of frames."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Videos of one kind.
+
+    Attributes:
+        width, height: Of the files.
+        bucket: What clips of them are brought to; as many frames as the files have.
+    """
+
+    width: int
+    height: int
+    bucket: Bucket
+
+
+SOURCES: Mapping[str, Source] = {
+    "1280x720 scaled": Source(width=1280, height=720, bucket=Bucket.parse("832x480x49")),
+    "832x480 as it is": Source(width=832, height=480, bucket=Bucket.parse("832x480x49")),
+    "176x144 as it is": Source(width=176, height=144, bucket=Bucket.parse("176x144x49")),
+}
+TINY = Source(width=96, height=80, bucket=Bucket.parse("96x80x9"))
+TINY_BUCKETS = tuple(map(Bucket.parse, ("96x80x9", "64x64x9", "80x64x5", "48x48x9", "96x64x1")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,117 +83,65 @@ class FreeEncoder:
         return np.zeros((1, 1, 1, 1), np.float32)
 
 
-def made_videos(folder: Path, count: int) -> list[Path]:
+def made_videos(folder: Path, source: Source, count: int) -> list[Path]:
     """Videos in which noise, edges and gradients move, each with other bytes."""
     generator = np.random.default_rng(0)
-    texture = generator.integers(0, 60, (2 * HEIGHT, 2 * WIDTH, 3), dtype=np.uint8)
-    texture += np.linspace(0, 150, 2 * WIDTH, dtype=np.uint8)[None, :, None]
+    width, height, frames = source.width, source.height, source.bucket.frames
+    texture = generator.integers(0, 60, (2 * height, 2 * width, 3), dtype=np.uint8)
+    texture += np.linspace(0, 150, 2 * width, dtype=np.uint8)[None, :, None]
     paths = [folder / f"{number}.mp4" for number in range(count)]
     for number, path in enumerate(paths):
         with av.open(str(path), "w") as container:
             stream: Any = container.add_stream("libx264", rate=Fraction(FPS))
-            stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             stream.options = {"preset": "veryfast", "crf": "23"}
-            for index in range(FRAMES):
-                left, top = (3 * index + 17 * number) % WIDTH, (2 * index) % HEIGHT
-                pixels = np.ascontiguousarray(texture[top : top + HEIGHT, left : left + WIDTH])
+            for index in range(frames):
+                left, top = (3 * index + 17 * number) % width, (2 * index) % height
+                pixels = np.ascontiguousarray(texture[top : top + height, left : left + width])
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
             container.mux(stream.encode())
     return paths
 
 
-def rows_of(paths: Sequence[Path]) -> list[LedgerRow]:
-    """The videos as clips of one bucket."""
+def copies(path: Path, folder: Path, count: int) -> list[Path]:
+    """A video again and again, each with other bytes: a number in an empty MP4 box at its end."""
+    content = path.read_bytes()
+    paths = [folder / f"copy-{number}.mp4" for number in range(count)]
+    for number, copy in enumerate(paths):
+        copy.write_bytes(content + struct.pack(">I4sQ", 16, b"free", number))
+    return paths
+
+
+def rows_of(paths: Sequence[Path], buckets: Sequence[Bucket]) -> list[LedgerRow]:
+    """The videos as clips, of the buckets in turn."""
     return [
         LedgerRow(
             clip=Clip(path=path.name, caption=""),
             status="kept",
             arithmetic="",
             reason="",
-            bucket=BUCKET,
+            bucket=buckets[number % len(buckets)],
             num_tokens=1,
             content=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        for path in paths
+        for number, path in enumerate(paths)
     ]
-
-
-def pyav(path: Path, interpolation: Interpolation | None = None) -> int:
-    """PyAV, one thread."""
-    width, height = COVER
-    with av.open(str(path)) as container:
-        container.streams.video[0].codec_context.thread_count = 1
-        count = 0
-        for frame in container.decode(video=0):
-            scaled = frame.reformat(width, height, "rgb24", interpolation=interpolation)
-            count += bool(scaled.to_ndarray().size)
-        return count
-
-
-def pyav_same_filter(path: Path) -> int:
-    """PyAV, one thread, to the very pixels that preparing makes."""
-    return pyav(path, FILTER)
-
-
-def opencv(path: Path) -> int:
-    """OpenCV, as it comes: BGR turned into RGB."""
-    import cv2  # pyright: ignore[reportMissingImports]
-
-    cv2.setNumThreads(1)
-    capture = cv2.VideoCapture(str(path))
-    count = 0
-    while True:
-        is_read, frame = capture.read()
-        if not is_read:
-            return count
-        count += bool(cv2.cvtColor(cv2.resize(frame, COVER), cv2.COLOR_BGR2RGB).size)
-
-
-def decord(path: Path) -> int:
-    """decord, one thread."""
-    import decord  # pyright: ignore[reportMissingImports]
-
-    reader = decord.VideoReader(str(path), width=COVER[0], height=COVER[1], num_threads=1)
-    return sum(1 for frame in reader if frame.asnumpy().size)
-
-
-def installed_readers() -> dict[str, Read]:
-    """PyAV twice, and what else is installed."""
-    others = {"opencv": ("cv2", opencv), "decord": ("decord", decord)}
-    found = {
-        name: read for name, (module, read) in others.items() if importlib.util.find_spec(module)
-    }
-    return {"pyav": pyav, "pyav_same_filter": pyav_same_filter, **found}
-
-
-def reader_rate(read: Read, paths: Sequence[Path], num_processes: int) -> float:
-    """Clips per second of processes that only decode."""
-    context: Any = multiprocessing.get_context("fork")
-    counts = context.Queue()
-
-    def work(share: Sequence[Path]) -> None:
-        counts.put([read(path) for path in share])
-
-    begin_s = time.monotonic()
-    processes = [
-        context.Process(target=work, args=(paths[number::num_processes],))
-        for number in range(num_processes)
-    ]
-    for process in processes:
-        process.start()
-    found = [count for _ in processes for count in counts.get()]
-    for process in processes:
-        process.join()
-    assert found == [FRAMES] * len(paths), "a reader lost frames"
-    return len(paths) / (time.monotonic() - begin_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A clip was prepared: by whom, when, and the most memory held until then."""
+    """A clip was prepared.
+
+    Attributes:
+        process: By whom.
+        at_s: When.
+        cpu_s: Processor seconds of that process and its decoder until then.
+        peak_rss_mb: The most memory that both have held until then.
+    """
 
     process: int
     at_s: float
+    cpu_s: float
     peak_rss_mb: float
 
 
@@ -205,7 +171,7 @@ def prepared(
         def tell(event: Begun | Settled) -> None:
             if isinstance(event, Settled) and event.is_own and event.key in latents:
                 assert not event.reason, event.reason
-                made.append(Made(process=number, at_s=time.monotonic(), peak_rss_mb=peak_rss_mb()))
+                made.append(measured_now(number))
 
         make_arrays(workshop, pieces, tell)
         queue.put(made)
@@ -220,58 +186,100 @@ def prepared(
     return sorted(found, key=lambda made: made.at_s)
 
 
-def peak_rss_mb() -> float:
-    """The most that this process and its decoders have held."""
-    processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
-    return sum(_peak_kib(process) for process in processes if process) / 1024
+def measured_now(process: int) -> Made:
+    """What this process and its decoder have taken until now."""
+    pids = [child.pid for child in multiprocessing.active_children()]
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    cpu_s, peak_kib = time.process_time(), 0
+    for pid in [os.getpid(), *pids]:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        peak_kib += int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        cpu_s += (int(fields[11]) + int(fields[12])) * tick_s
+    return Made(process=process, at_s=time.monotonic(), cpu_s=cpu_s, peak_rss_mb=peak_kib / 1024)
 
 
-def _peak_kib(process: int) -> int:
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-
-
-def preparing_rate(made: Sequence[Made]) -> float:
-    """Clips per second from the moment when every process has made one."""
-    first_of: dict[int, float] = {}
+def preparing_pace(made: Sequence[Made]) -> Pace:
+    """How fast, from the moment when every process has made a clip."""
+    of_process: dict[int, list[Made]] = {}
     for clip in made:
-        first_of.setdefault(clip.process, clip.at_s)
-    begin_s = max(first_of.values())
-    later = [clip for clip in made if clip.at_s > begin_s]
-    return len(later) / (made[-1].at_s - begin_s)
+        of_process.setdefault(clip.process, []).append(clip)
+    begin_s = max(clips[0].at_s for clips in of_process.values())
+    num_later = sum(clip.at_s > begin_s for clip in made)
+    num_timed = sum(len(clips) - 1 for clips in of_process.values())
+    cpu_s = sum(clips[-1].cpu_s - clips[0].cpu_s for clips in of_process.values())
+    return Pace(clips_per_s=num_later / (made[-1].at_s - begin_s), cpu_s_per_clip=cpu_s / num_timed)
 
 
-def measured(num_clips: int, num_rounds: int) -> dict[str, Any]:
-    """All figures."""
+def measured(
+    folder: Path, source: Source, absent: Mapping[str, str], num_clips: int, num_rounds: int
+) -> dict[str, Any]:
+    """The figures of one kind of video."""
     cores = len(os.sched_getaffinity(0))
-    rates: dict[str, list[float]] = {name: [] for name in installed_readers()}
-    preparing: list[float] = []
-    peaks: list[list[float]] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        paths = made_videos(folder, num_clips)
-        rows = rows_of(paths)
-        for number in range(num_rounds):
-            for reader, read in installed_readers().items():
-                rates[reader].append(reader_rate(read, paths, cores))
-            made = prepared(folder, rows, folder / f"cache-{number}", cores)
-            preparing.append(preparing_rate(made))
-            peaks.append([clip.peak_rss_mb for clip in made])
-    shares, plain_shares = (
-        [ours / alone for ours, alone in zip(preparing, rates[reader], strict=True)]
-        for reader in ("pyav_same_filter", "pyav")
-    )
-    marks = sorted({num_clips // 4, num_clips // 2, num_clips})
+    paths = made_videos(folder, source, num_clips)
+    rows = rows_of(paths, [source.bucket])
+    others = readers(cover_size(source.width, source.height, source.bucket), absent)
+    paces: dict[str, list[Pace]] = {name: [] for name in ("arachne", *others)}
+    for number in range(num_rounds):
+        for name, read in others.items():
+            paces[name].append(pace_of(read, paths, cores, source.bucket.frames))
+        made = prepared(folder, rows, folder / f"cache-{number}", cores)
+        paces["arachne"].append(preparing_pace(made))
+    ours = paces["arachne"]
+    num_bytes = sum(path.stat().st_size for path in paths)
+    clips_per_s = median(pace.clips_per_s for pace in ours)
+
+    def shares(name: str) -> dict[str, float]:
+        pairs = list(zip(ours, paces[name], strict=True))
+        by_cpu = [theirs.cpu_s_per_clip / our.cpu_s_per_clip for our, theirs in pairs]
+        by_clock = [our.clips_per_s / theirs.clips_per_s for our, theirs in pairs]
+        return {"by_cpu": round(median(by_cpu), 3), "by_clock": round(median(by_clock), 3)}
+
     return {
-        "share_of_decode_rate": round(median(shares), 3),
-        "share_of_decode_rate_by_round": [round(share, 3) for share in shares],
-        "share_of_plain_decode_rate": round(median(plain_shares), 3),
-        "clips_per_s": round(median(preparing), 2),
-        "peak_rss_mb": round(max(map(max, peaks)), 1),
-        "peak_rss_mb_by_clips": {
-            str(mark): round(max(max(peak[:mark]) for peak in peaks), 1) for mark in marks
+        "share_of": {name: shares(name) for name in others},
+        "cpu_ms_per_clip": {
+            name: round(1e3 * median(pace.cpu_s_per_clip for pace in found), 1)
+            for name, found in paces.items()
         },
-        "readers": {reader: round(median(found), 2) for reader, found in rates.items()},
+        "clips_per_s": round(clips_per_s, 2),
+        "mb_per_s": round(clips_per_s * num_bytes / len(paths) / 1e6, 2),
+        "readers": {
+            name: round(median(pace.clips_per_s for pace in paces[name]), 2) for name in others
+        },
+    }
+
+
+def memory(folder: Path, num_clips: int) -> dict[str, float]:
+    """Peaks of memory after an eighth, a quarter, half and all of many clips."""
+    (first,) = made_videos(folder, TINY, 1)
+    rows = rows_of(copies(first, folder, num_clips), TINY_BUCKETS)
+    made = prepared(folder, rows, folder / "cache-memory", len(os.sched_getaffinity(0)))
+    marks = [num_clips // 8, num_clips // 4, num_clips // 2, num_clips]
+    return {str(mark): round(max(clip.peak_rss_mb for clip in made[:mark]), 1) for mark in marks}
+
+
+def all_figures(num_clips: int, num_rounds: int, num_tiny: int) -> dict[str, Any]:
+    """All figures; those at the top are of the first kind of video."""
+    absent = installed_peers()
+    with tempfile.TemporaryDirectory() as name:
+        found: dict[str, Any] = {}
+        for kind, source in SOURCES.items():
+            folder = Path(name) / kind
+            folder.mkdir()
+            found[kind] = measured(folder, source, absent, num_clips, num_rounds)
+        peaks = memory(Path(name), num_tiny)
+    first = next(iter(found.values()))
+    return {
+        "share_of_decode_rate": first["share_of"]["pyav"]["by_cpu"],
+        "share_of_decode_rate_by_clock": first["share_of"]["pyav"]["by_clock"],
+        "clips_per_s": first["clips_per_s"],
+        "mb_per_s": first["mb_per_s"],
+        "peak_rss_mb": peaks[str(num_tiny)],
+        "peak_rss_mb_by_clips": peaks,
+        "readers": first["readers"],
+        "absent_readers": dict(absent),
+        "sources": found,
     }
 
 
@@ -281,13 +289,12 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer clips and rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     arguments = parser.parse_args()
-    num_clips, num_rounds = (12, 3) if arguments.quick else (96, 5)
-    figures = measured(num_clips, num_rounds)
+    num_clips, num_rounds, num_tiny = (8, 2, 200) if arguments.quick else (48, 5, 2000)
+    figures = all_figures(num_clips, num_rounds, num_tiny)
     figures["about"] = about(
         clips=num_clips,
         rounds=num_rounds,
-        source=f"{WIDTH}x{HEIGHT}x{FRAMES}",
-        bucket=str(BUCKET),
+        tiny_clips=num_tiny,
         cores_used=len(os.sched_getaffinity(0)),
     )
     text = json.dumps(figures, indent=2)

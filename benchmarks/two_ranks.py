@@ -41,6 +41,7 @@ from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
 from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from arachne.runtime.world import World
+from arachne.trainer.clip_order import clip_order
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays, StepBatch, TrainingData
 from arachne.trainer.measure import calibrated, shared_trace
@@ -146,6 +147,7 @@ def opened(world: World, folder: str, mix: Mapping[str, float] = MIX) -> Session
         prepared=Prepared(
             ledger=Ledger(rows=clips.rows), train=clips, held_out=clips, null_text=null_text
         ),
+        order=clip_order(clips.rows, config, shape),
         model=model,
         base="",
         null_text=torch.from_numpy(null_text),

@@ -13,6 +13,16 @@ settings.register_profile("arachne", deadline=None)
 settings.load_profile("arachne")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, default=200, help="random cases of slow tests")
+
+
+@pytest.fixture
+def num_cases(request: pytest.FixtureRequest) -> int:
+    """How many random cases a slow test tries."""
+    return request.config.getoption("--cases")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_torch_thread():
     """A process that used OpenMP threads must not fork."""

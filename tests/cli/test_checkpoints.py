@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from arachne.cli.main import main
+from arachne.core.strict_json import to_json
 from arachne.trainer.checkpoint import commit, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState, checkpoints_dir
+from tests.trainer.tiny_runs import tiny_config
 
 
 def _save(run_dir: Path, step: int) -> Path:
@@ -19,7 +21,12 @@ def _save(run_dir: Path, step: int) -> Path:
         write_shard(run_dir, step, rank, chunks)
     losses = (2.0, 1.25)
     state = TrainState(
-        step=step, num_updates=step, seed=0, world_size=2, config_json="{}", losses=losses
+        step=step,
+        num_updates=step,
+        seed=0,
+        world_size=2,
+        config_json=to_json(tiny_config(run_dir, run_dir)),
+        losses=losses,
     )
     return commit(run_dir, step, parameters={"w": (2, 3)}, state=state)
 
@@ -92,6 +99,46 @@ def test_pruning_counts_from_the_newest_whole_one(
     code, found = _listed(capsys, run_dir, "--prune", "--keep", 1)
     assert (code, found["pruned"]) == (0, ["step-000001"])
     assert _names(run_dir) == ["step-000002", "step-000003"]
+
+
+def test_each_checkpoint_is_one_line_in_a_pipe_however_long_its_fault_is(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoints_dir(run_dir) / "step-000002" / "index.json").write_text("{}")
+    assert main(["checkpoints", str(run_dir), "--verify"]) == 3
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("step-000002")
+    assert lines[1].endswith("it describes all parameters")
+    assert {
+        line.index(" committed" if "committed" in line else " whole") for line in lines[::2]
+    } == {header.index(" condition")}
+
+
+def test_what_was_pruned_is_said_with_what_it_freed_and_what_crashes_left(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoints_dir(run_dir) / "step-000002.partial").mkdir()
+    assert main(["checkpoints", str(run_dir), "--prune", "--keep", "2"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("deleted ")
+    assert last.endswith("B: step-000002.partial, step-000001")
+    assert main(["checkpoints", str(run_dir), "--prune", "--keep", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing to delete"
+
+
+def test_only_the_name_that_a_step_is_saved_under_is_a_checkpoint(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (
+        "step-\u0663\u0663\u0663\u0663\u0663\u0663",
+        "step-0000009",
+        "step-9",
+        "step-000009.old",
+    ):
+        (checkpoints_dir(run_dir) / name).mkdir()
+    _, found = _listed(capsys, run_dir)
+    assert [row["step"] for row in found["checkpoints"]] == [3, 2, 1]
 
 
 def test_nothing_is_pruned_beside_a_training(

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from arachne.cli import doctor
+from arachne.cli.doctor_of_run import findings_of_run
 from arachne.cli.main import main
+from arachne.cli.run_dir import write_resolved
+from tests.trainer.tiny_runs import changed, tiny_config
 
 
 def _findings(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, dict]]:
@@ -25,7 +28,7 @@ def test_this_machine_can_train(tmp_path: Path, capsys: pytest.CaptureFixture[st
     code, found = _findings(capsys, "--folder", str(tmp_path))
     assert code == 0
     assert found["torch"]["found"] == importlib.metadata.version("torch")
-    assert {"python", "CPU", "disk", "shared memory", "open files"} <= found.keys()
+    assert {"python", "CPU", "disk", "TMPDIR", "shared memory", "open files"} <= found.keys()
     assert all((row["verdict"] == "good") == (row["fix"] == "") for row in found.values())
 
 
@@ -99,3 +102,38 @@ def test_ranks_under_torchrun_meet_and_only_the_first_speaks(tmp_path: Path) -> 
     assert found["ranks"]["found"].startswith("2 ranks meet in")
     assert found["clocks"]["verdict"] == "good"
     assert [rank.returncode for rank in ranks] == [0, 0]
+
+
+def test_a_run_s_folders_room_and_model_are_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "clips").mkdir()
+    config = tiny_config(tmp_path / "clips", tmp_path / "runs" / "new")
+    write_resolved(config, tmp_path / "run.toml")
+    code, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
+    assert code == 0
+    assert str(tmp_path) in found["run.dir"]["found"]
+    assert found["checkpoints"]["verdict"] == "good"
+    assert "2 at once" in found["checkpoints"]["found"]
+
+    config = changed(changed(config, "data", path="nowhere"), "model", pretrained="nowhere")
+    write_resolved(config, tmp_path / "run.toml")
+    code, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
+    assert code == 2
+    assert found["data.path"]["verdict"] == found["model"]["verdict"] == "fault"
+    assert "no config.json" in found["model"]["found"]
+    assert found["model"]["fix"].startswith("name a folder")
+
+
+def test_gpus_are_held_against_the_cluster_file_and_the_state(tmp_path: Path) -> None:
+    config = changed(tiny_config(tmp_path, tmp_path), "cluster", name="h100")
+    config = changed(config, "model", preset="wan-14b", num_layers=0, num_heads=0, head_size=0)
+    config = changed(config, "model", ffn_size=0, video_encoder="dct")
+
+    def verdicts(memory_bytes: float) -> dict[str, str]:
+        return {row.what: row.verdict for row in findings_of_run(config, [int(memory_bytes)])}
+
+    assert verdicts(85e9)["cluster"] == "good"
+    assert verdicts(24e9)["cluster"] == "fault"
+    assert verdicts(24e9)["state"] == "warning"
+    assert verdicts(1e12)["state"] == "good"

@@ -14,6 +14,7 @@ from PIL import Image
 from arachne.cli.inspect import add_parser
 from arachne.core.errors import ConfigError, DataError
 from tests.data.media import write_ramp
+from tests.data.media_corpus import CORPUS, write_corpus
 
 
 def _inspect(*words: object) -> int:
@@ -211,3 +212,36 @@ def test_the_verb_needs_neither_torch_nor_pyav_until_it_runs() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_decoding_finds_what_packets_do_not_show(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (case,) = [case for case in CORPUS if case.name == "grows.h264"]
+    write_corpus(dataset, [case])
+    (dataset / "grows.txt").write_text("x")
+    words = [dataset, "--frame-buckets", "1,17", "--resolution", 64, "--workers", 1, "--json"]
+    assert _inspect(*words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["counts"]["rejected"], found["frames_are"]) == (0, "estimated")
+    assert _inspect(*words, "--decode") == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["counts"]["rejected"], found["frames_are"]) == (1, "decoded")
+    (reason,) = [row["reason"] for row in found["rows"] if row["status"] == "rejected"]
+    assert re.search(case.reason, reason)
+
+
+def test_the_largest_shape_is_held_against_the_memory_model(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [dataset, "--frame-buckets", "17,33", "--resolution", 64, "--workers", 1]
+    assert _inspect(*words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "largest shape 64x48x33 (108 tokens): on one GPU in bfloat16" in printed
+    assert "with all blocks recomputed" in printed
+    assert "frames are estimated from packets; --decode decodes every clip" in printed
+    assert _inspect(*words, "--json") == 0
+    largest = json.loads(capsys.readouterr().out)["largest"]
+    # 16 bytes a weight: itself and its gradient in bfloat16, and three more in float32
+    assert largest["resident_bytes"] / 16 == pytest.approx(1.42e9, rel=0.2)
+    assert 0 < largest["recomputed_bytes"] < largest["kept_bytes"]

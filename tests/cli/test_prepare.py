@@ -127,6 +127,19 @@ def test_a_changed_setting_or_a_new_clip_is_noticed_and_only_that_is_made(run_fi
     assert more["made"] == 1, "its caption; its pixels are known"
 
 
+def test_ray_that_is_not_installed_or_under_torchrun_is_one_line(run_file, capfd, monkeypatch):
+    from arachne.trainer import preparing_ray
+
+    monkeypatch.setattr(preparing_ray, "find_spec", lambda _: None)
+    assert main(["prepare", str(run_file), "--engine", "ray"]) == 2
+    assert "which is not installed; pip install 'arachne[ray]'" in capfd.readouterr().err
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    assert main(["prepare", str(run_file), "--engine", "ray"]) == 2
+    assert "--engine ray starts its own workers" in capfd.readouterr().err
+
+
 def test_what_cannot_work_is_one_line(run_file, capfd):
     assert main(["prepare", str(run_file), "--workers", "0"]) == 2
     assert "--workers is 0; it must be at least 1" in capfd.readouterr().err

@@ -109,6 +109,12 @@ def test_resuming_may_change_what_does_not_decide_the_loss_curve(config):
     ("section", "values", "words"),
     [
         ("run", {"seed": 2}, "run.seed is 2, but the run to resume has 1; set it back"),
+        (
+            "optimizer",
+            {"name": "muon"},
+            "optimizer.name is 'muon', but the run to resume has 'adamw'",
+        ),
+        ("model", {"image_to_video": True}, "model.image_to_video is True, but the run to resume"),
         ("model", {"num_layers": 4}, "model.num_layers is 4, but the run to resume has 0"),
         ("data", {"resolution": 64}, "data.resolution is 64, but the run to resume has 480"),
         ("objective", {"shift": 1.0}, "objective.shift is 1.0, but the run to resume has 3.0"),
@@ -120,6 +126,15 @@ def test_resuming_with_another_loss_curve_is_refused(config, section, values, wo
     with pytest.raises(ConfigError, match=words):
         open_run_dir(changed(config, section, **values), resume=True)
     assert not (Path(config.run.dir) / RESOLVED_CONFIG).exists()
+
+
+def test_resuming_a_lora_on_a_base_of_other_bits_is_refused(config):
+    before = changed(config, "lora", rank=4)
+    write_checkpoint(before, 3)
+    with pytest.raises(
+        ConfigError, match=r"memory\.base is 'nf4', but the run to resume has 'model'"
+    ):
+        open_run_dir(changed(before, "memory", base="nf4"), resume=True)
 
 
 def test_resuming_with_fewer_steps_than_were_done_is_refused(config):

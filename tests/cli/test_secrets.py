@@ -1,13 +1,46 @@
 """What a user's environment holds for other programs gets into none of a run's files."""
 
+from pathlib import Path
+
 import pytest
 
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
+from arachne.core.credentials import setting_with_credential
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 
-SECRET = "hf_planted0secret0value"
+SECRET = "hf_plantedSecretValue0123456789"
 NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("data.path", f"s3://user:{SECRET}@bucket/clips"),
+        ("model.pretrained", f"https://{SECRET}@huggingface.co/Wan-AI/Wan2.1"),
+        ("model.pretrained", f"https://host/model?X-Amz-Signature={SECRET}"),
+        ("validation.prompts", f'["a cat", "{SECRET}"]'),
+        ("logging.wandb", "AKIAIOSFODNN7EXAMPLE"),
+        ("data.cache", f"folder/{SECRET}"),
+    ],
+)
+def test_a_secret_in_a_run_file_is_refused_and_not_repeated(tmp_path, setting, value, capfd):
+    config = tiny_config(tmp_path / "clips", tmp_path / "run")
+    write_resolved(config, tmp_path / "run.toml")
+    assert main(["train", str(tmp_path / "run.toml"), "--set", f"{setting}={value}"]) == 2
+    printed = capfd.readouterr()
+    assert f"{setting!r} holds a password or token" in printed.err
+    assert SECRET not in printed.out + printed.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_paths_addresses_and_commits_are_no_secrets():
+    table = {
+        "a": "hub/models--Wan-AI--Wan2.1/snapshots/0fad780a534b6463e45facd96134c9f345acfa5b",
+        "b": ["http://127.0.0.1:8080/clips", "user@host:/data", "hf_cache/x", "a cat? yes & no"],
+        "c": {"d": str(Path.home()), "e": 3},
+    }
+    assert setting_with_credential(table) is None
 
 
 @pytest.mark.distributed

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arachne.core import strict_json
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade
 from arachne.core.errors import DataError
@@ -76,3 +77,20 @@ def test_a_value_whose_own_rule_is_broken_is_a_data_error():
     text = '{"module":"dit","slots":[],"bucket":{"width":1,"height":1,"frames":1},"num_tokens":1}'
     with pytest.raises(DataError, match=r"cascade cannot be read: .*at least one clip"):
         from_json(text, Cascade, what="cascade")
+
+
+def test_a_text_as_it_is_written_is_not_searched_for_unknown_keys(monkeypatch):
+    plan = PlacedPlan(step=3, planner="→", world_size=2, launches=())
+    searched: list[object] = []
+    monkeypatch.setattr(strict_json, "unknown_key", lambda kind, table: searched.append(table))
+    assert PlacedPlan.from_json(plan.to_json()) == plan
+    assert from_json(to_json(plan).encode(), PlacedPlan, what="plan") == plan
+    assert not searched
+    PlacedPlan.from_json(plan.to_json().replace(" ", ""))
+    assert len(searched) == 1, "somebody else wrote it"
+
+
+def test_a_key_that_nobody_knows_is_still_found():
+    text = PlacedPlan(step=3, planner="p", world_size=2, launches=()).to_json()
+    with pytest.raises(DataError, match="unknown key 'stepp'; did you mean 'step'"):
+        PlacedPlan.from_json(text.replace('"step"', '"stepp": 3, "step"'))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.core.units import bytes_text, count_text, seconds_text, step_text
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,7 @@ def test_counts_have_the_right_noun():
     assert count_text(1, "clip") == "1 clip"
     assert count_text(0, "clip") == "0 clips"
     assert count_text(75_600, "token") == "75,600 tokens"
+
+
+def test_steps_are_named_from_1_as_progress_counts_them():
+    assert [step_text(index) for index in (0, 811)] == ["step 1", "step 812"]

@@ -74,3 +74,45 @@ def write_ramp(path: Path, count: int, look: Look | None = None) -> Path:
 def frame_numbers(pixels: np.ndarray) -> list[int]:
     """Which frames of a ramp these are, by their mean grey."""
     return [round((float(frame.mean()) - 20) / 2) for frame in pixels]
+
+
+_RED_AND_BLUE_SHARES = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 9: (0.2627, 0.0593)}
+"""Of luma in ITU-R BT.709, BT.601 and BT.2020, by the code of ITU-T H.273 for their matrix."""
+
+
+def stored_color(
+    rgb: tuple[int, int, int], matrix: int, is_full_range: bool
+) -> tuple[float, float, float]:
+    """Y, Cb and Cr on the 8-bit scale."""
+    red, green, blue = (value / 255 for value in rgb)
+    red_share, blue_share = _RED_AND_BLUE_SHARES[matrix]
+    luma = red_share * red + (1 - red_share - blue_share) * green + blue_share * blue
+    cb, cr = (blue - luma) / (2 - 2 * blue_share), (red - luma) / (2 - 2 * red_share)
+    if is_full_range:
+        return 255 * luma, 128 + 255 * cb, 128 + 255 * cr
+    return 16 + 219 * luma, 128 + 224 * cb, 128 + 224 * cr
+
+
+def write_flat_color(
+    path: Path,
+    look: Look,
+    values: tuple[float, float, float],
+    matrix: int | None,
+    is_full_range: bool,
+) -> None:
+    """Two frames of one stored (Y, Cb, Cr), losslessly; tagged with the matrix if one is given."""
+    is_deep = look.pix_fmt.endswith("10le")
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=look.fps, options={"qp": "0"})
+        stream.width, stream.height, stream.pix_fmt = look.width, look.height, look.pix_fmt
+        if matrix is not None:
+            stream.codec_context.colorspace = matrix
+        stream.codec_context.color_range = 2 if is_full_range else 1
+        for _ in range(2):
+            frame = av.VideoFrame(look.width, look.height, look.pix_fmt)
+            for plane, value in zip(frame.planes, values, strict=True):
+                level = round(4 * value) if is_deep else round(value)
+                size = plane.buffer_size // (2 if is_deep else 1)
+                plane.update(np.full(size, level, np.uint16 if is_deep else np.uint8))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())

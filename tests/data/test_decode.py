@@ -10,7 +10,15 @@ from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data import decode, video_source
 from arachne.data.decode import cover_size, decode_clip
-from tests.data.media import Look, frame_numbers, grey_frames, write_ramp, write_video
+from tests.data.media import (
+    Look,
+    frame_numbers,
+    grey_frames,
+    stored_color,
+    write_flat_color,
+    write_ramp,
+    write_video,
+)
 
 SMALL = Bucket(width=64, height=48, frames=17)
 
@@ -173,28 +181,49 @@ def test_interlaced_video_is_deinterlaced_and_loses_no_frame(tmp_path: Path) -> 
     assert lit == pytest.approx([4 * k for k in range(17)], abs=2)
 
 
-@pytest.mark.parametrize("tag", [None, "bt709"])
-def test_colors_follow_their_tag_or_the_size(tmp_path: Path, tag: str | None) -> None:
-    """Untagged small video is BT.601; a BT.709 tag is obeyed."""
-    import av
-    from av.video.reformatter import Colorspace
+@pytest.mark.parametrize("height", [48, 720])
+@pytest.mark.parametrize("is_full_range", [False, True])
+@pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv420p10le", "yuv444p"])
+@pytest.mark.parametrize("matrix", [None, 1, 5, 9])
+def test_colors_follow_their_tag_or_the_size(
+    tmp_path: Path, matrix: int | None, pix_fmt: str, is_full_range: bool, height: int
+) -> None:
+    """Untagged small video is BT.601; BT.709 (1), BT.601 (5), BT.2020 (9) and the range are obeyed.
 
-    green = np.zeros((48, 64, 3), np.uint8)
-    green[:] = (40, 200, 60)
-    with av.open(str(tmp_path / "a.mp4"), "w") as container:
-        stream = container.add_stream("libx264", rate=16)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        if tag:
-            stream.codec_context.colorspace = 1
-        space = Colorspace.ITU709 if tag else Colorspace.ITU601
-        for _ in range(3):
-            frame = av.VideoFrame.from_ndarray(green, format="rgb24")
-            frame = frame.reformat(format="yuv420p", dst_colorspace=space)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    bucket = Bucket(width=64, height=48, frames=1)
-    found = decode_clip(tmp_path / "a.mp4", None, bucket, 16.0)[0, 20, 20].astype(int)
-    assert np.abs(found - [40, 200, 60]).max() <= 4
+    The file is written with the matrix of the standard, not with the library that reads it.
+    """
+    look = Look(width=64, height=height, pix_fmt=pix_fmt)
+    values = stored_color((40, 200, 60), matrix or (1 if height >= 720 else 5), is_full_range)
+    write_flat_color(tmp_path / "a.mp4", look, values, matrix, is_full_range)
+    bucket = Bucket(width=64, height=height, frames=1)
+    found = decode_clip(tmp_path / "a.mp4", None, bucket, 16.0)[0].astype(int)
+    assert np.abs(found - [40, 200, 60]).max() <= 2
+
+
+def test_scaling_keeps_the_level_and_the_place_of_what_it_scales(tmp_path: Path) -> None:
+    """A slope stays the slope, to a grey level: not a level darker, not a pixel beside."""
+    slope = np.linspace(30, 220, 256).round().astype(np.uint8)
+    frame = np.broadcast_to(slope[None, :, None], (144, 256, 3)).copy()
+    look = Look(width=256, height=144, codec_options=(("qp", "0"),))
+    path = write_video(tmp_path / "a.mp4", [frame] * 2, look)
+    for width, height in ((256, 144), (160, 90), (224, 126)):
+        found = decode_clip(path, None, Bucket(width=width, height=height, frames=1), 16.0)[0]
+        centres = (np.arange(width) + 0.5) * 256 / width - 0.5
+        wanted = np.interp(centres, np.arange(256), slope)
+        inner = slice(4, -4)
+        error = (found.astype(float).mean(axis=2) - wanted)[:, inner]
+        assert abs(error.mean()) < 0.3
+        assert np.abs(error).max() < 2.5
+
+
+def test_chroma_is_interpolated_where_nothing_is_scaled(tmp_path: Path) -> None:
+    """Between two colours lie mixed ones: chroma is not repeated from pixel to pixel."""
+    frame = np.zeros((48, 64, 3), np.uint8)
+    frame[:, :32], frame[:, 32:] = (200, 40, 40), (40, 40, 200)
+    path = write_video(tmp_path / "a.mp4", [frame] * 2, Look(codec_options=(("qp", "0"),)))
+    row = decode_clip(path, None, Bucket(width=64, height=48, frames=1), 16.0)[0, 24].astype(int)
+    pairs = row[24:40].reshape(8, 2, 3)
+    assert (pairs[:, 0] != pairs[:, 1]).any(axis=1).sum() >= 2
 
 
 def test_too_few_frames_are_refused_with_the_arithmetic(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_bad_files_are_rejected_with_a_reason_and_the_rest_goes_on(tmp_path: Pat
         "empty.mp4": "rejected",
         "good.mp4": "trimmed",
         "outside.mp4": "rejected",
-        "photo.mp4": "kept",
+        "photo.mp4": "rejected",
         "text.mp4": "rejected",
     }
     assert all(row.reason for row in rows.values() if row.status == "rejected")
@@ -189,8 +189,8 @@ def test_a_file_that_ends_its_process_is_rejected_and_the_rest_goes_on(tmp_path:
     jobs = _jobs(tmp_path, read_clips(tmp_path, "empty"), RULES, WAN)
     jobs[1] = replace(jobs[1], geometry=_EndsItsReader())
     rows = dict(row for file_rows in _in_processes(jobs, 2) for row in file_rows)
-    assert [rows[index].status for index in range(3)] == ["kept", "rejected", "kept"]
-    assert rows[1].reason == "reading the file ended the process that read it"
+    assert [rows[index][0].status for index in range(3)] == ["kept", "rejected", "kept"]
+    assert rows[1][0].reason == "reading the file ended the process that read it"
 
 
 def test_after_a_crash_only_the_jobs_of_that_moment_run_alone(

@@ -169,3 +169,22 @@ def test_links_within_the_root_and_names_with_dots_are_all_right(tmp_path: Path)
     (tmp_path / "a..b.mp4").touch()
     (tmp_path / "link.mp4").symlink_to("a..b.mp4")
     assert source_path(tmp_path, "link.mp4") == (tmp_path / "a..b.mp4").resolve()
+
+
+def test_a_clip_may_have_several_captions_in_files_columns_or_a_list(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    for name, text in {"a.txt": "one", "a.2.txt": "two\n", "a.3.txt": "three"}.items():
+        (tmp_path / name).write_text(text)
+    (clip,) = read_clips(tmp_path, "error")
+    assert clip.captions == ("one", "two", "three")
+
+    (tmp_path / "metadata.csv").write_text("path,caption,caption_2,caption_4\na.mp4,one,two,four\n")
+    (clip,) = read_clips(tmp_path, "error")
+    assert clip.captions == ("one", "two")
+
+    (tmp_path / "metadata.csv").unlink()
+    (tmp_path / "metadata.jsonl").write_text(
+        '{"path": "a.mp4", "text": ["one", "", "two "], "text_2": "three"}\n'
+    )
+    (clip,) = read_clips(tmp_path, "error")
+    assert clip.captions == ("one", "two", "three")

@@ -59,7 +59,7 @@ def test_open_soras_resolutions_have_their_published_shares():
     assert drawn.count(1080) / len(drawn) == pytest.approx(0.279, abs=0.02)
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=str)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_every_set_says_where_its_figures_come_from(distribution):
     assert len(distribution.origin) > 40
     assert all(size.width > size.height for size in distribution.sizes)  # as the file promises

@@ -26,7 +26,14 @@ def ledger_rows(draw: st.DrawFn) -> LedgerRow:
     status = draw(st.sampled_from(["kept", "trimmed", "rejected"]))
     is_rejected = status == "rejected"
     return LedgerRow(
-        clip=Clip(path=draw(TEXT), caption=draw(TEXT), span=draw(SPANS)),
+        clip=Clip(
+            path=draw(TEXT),
+            caption=draw(TEXT),
+            span=draw(SPANS),
+            piece=draw(SPANS),
+            other_captions=tuple(draw(st.lists(TEXT, max_size=2))),
+            dataset=draw(TEXT),
+        ),
         status=status,
         arithmetic=draw(TEXT),
         reason=draw(TEXT),

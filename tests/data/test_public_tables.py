@@ -7,8 +7,6 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import DataError
@@ -161,10 +159,10 @@ def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
         ({"metadata.json": '[{"film": "a.mp4"}]'}, r"no column for the file .* found: film"),
         ({"metadata.json": '[{"video": null, "caption": "x"}]'}, r"item 0 names no file"),
         ({"metadata.json": '[{"video": "a", "caption": 7}]'}, r"has 7 as its caption"),
-        ({"metadata.json": '[{"video": "a", "caption": ["x", "y"]}]'}, r"must be text"),
+        ({"metadata.json": '[{"video": "a", "caption": ["x", 7]}]'}, r"must be text"),
         ({"metadata.json": '[{"video": "a", "end": true}]'}, r"write seconds"),
         ({"metadata.json": '[{"video": "a", " Video": "b"}]'}, r"2 columns 'video'"),
-        ({"metadata.parquet": "no"}, r"metadata\.parquet is not Parquet"),
+        ({"metadata.parquet": "no"}, r"metadata\.parquet cannot be read as Parquet"),
         ({"metadata.csv": "video\n", "metadata.json": "[]"}, r"holds 2 tables: metadata\.csv, met"),
         ({"a.csv": "video\n", "b.jsonl": ""}, r"2 tables: a\.csv, b\.jsonl; name the one"),
         ({"videos.txt": "a.mp4\n", "prompts.txt": "x\ny\n"}, r"1 line but prompts\.txt 2"),
@@ -187,41 +185,3 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, files: dict[str, str], mes
         _write(tmp_path, name, text)
     with pytest.raises(DataError, match=message):
         read_clips(tmp_path, "empty")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=6,
-)
-column_names = st.sampled_from(
-    ["video", "path", "videoID", "caption", "start", "end", "timestamp", "text", "Video "]
-)
-
-
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    rows=st.lists(st.dictionaries(column_names, json_values, max_size=5), max_size=4),
-    suffix=st.sampled_from(["json", "jsonl", "csv"]),
-    noise=st.text(max_size=6),
-)
-def test_any_table_is_read_or_refused_in_one_line(
-    tmp_path: Path, rows: list[dict[str, Any]], suffix: str, noise: str
-) -> None:
-    texts = {
-        "json": json.dumps(rows) + noise.strip(),
-        "jsonl": "\n".join(map(json.dumps, rows)) + noise,
-        "csv": "\n".join(",".join(map(str, row.values())) for row in rows) + noise,
-    }
-    table = tmp_path / f"metadata.{suffix}"
-    table.write_text(texts[suffix], encoding="utf-8", errors="surrogatepass")
-    said = ""
-    try:
-        clips = read_clips(tmp_path, "empty")
-        assert all(clip.path for clip in clips)
-    except DataError as error:
-        said = str(error)
-    table.unlink()
-    assert "\n" not in said

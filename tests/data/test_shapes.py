@@ -177,3 +177,54 @@ def test_a_clip_gets_the_longest_length_that_it_fills(num_frames: int, fps: floa
     assert shaping.bucket is not None
     assert shaping.bucket.frames == max(length for length in LENGTHS if length <= count)
     assert (shaping.status == "kept") == (shaping.bucket.frames == count)
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        ((1280, 720), (640, 352)),
+        ((1000, 700), (640, 352)),  # nearer to 16:9 than to 1:1
+        ((800, 700), (480, 480)),
+        ((320, 176), (320, 176)),  # is not scaled up
+    ],
+)
+def test_a_frame_goes_to_the_nearest_of_the_listed_aspects(size, found) -> None:
+    result = frame_size(*size, 480, (16, 16), aspects=[16 / 9, 1.0])
+    assert isinstance(result, FrameSize)
+    assert (result.width, result.height) == found
+
+
+def test_a_frame_far_from_every_listed_aspect_is_rejected_with_advice() -> None:
+    result = frame_size(720, 1280, 480, (16, 16), aspects=[16 / 9, 1.0])
+    assert isinstance(result, NoFrameSize)
+    assert "would crop 44% of it, more than 25%; add a ratio nearer" in result.reason
+
+
+def test_a_small_frame_is_scaled_up_only_if_that_is_asked_for() -> None:
+    facts = _facts(1, 0.0, 176, 144)
+    assert _shape(facts, res=480).bucket == Bucket(width=176, height=144, frames=1)
+    rules = ShapeRules(fps=16.0, resolution=480, frame_buckets=(1,), upscale=True)
+    shaping = shape_of(facts, rules, WAN)
+    assert shaping.bucket == Bucket(width=528, height=432, frames=1)
+    assert "176x144 → 528x432" in shaping.reason
+
+
+def test_an_aspect_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"aspects holds '16x9'; write width:height"):
+        ShapeRules(fps=16.0, resolution=480, frame_buckets=(1,), aspects=("16x9",))
+
+
+@given(
+    width=st.integers(16, 4000),
+    height=st.integers(16, 4000),
+    aspects=st.lists(st.floats(0.3, 3.0), max_size=3),
+    upscale=st.booleans(),
+)
+def test_with_aspects_and_scaling_up_a_size_is_still_legal(width, height, aspects, upscale) -> None:
+    size = frame_size(width, height, 480, (16, 16), aspects=aspects, upscale=upscale)
+    if isinstance(size, NoFrameSize):
+        return
+    assert size.width % 16 == size.height % 16 == 0
+    assert size.width * size.height <= 480**2
+    assert upscale or (size.width <= width and size.height <= height)
+    assert size.cropped_share <= MAX_CROPPED_SHARE

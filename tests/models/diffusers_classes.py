@@ -59,19 +59,23 @@ class Wan(DiffusersClass):
             "patch_size": family_named(shape.family).geometry.patch,
             "num_attention_heads": shape.num_heads,
             "attention_head_dim": shape.head_size,
-            "in_channels": shape.latent_channels,
+            "in_channels": shape.latent_channels + shape.condition_channels,
             "out_channels": shape.latent_channels,
             "text_dim": shape.text_size,
             "freq_dim": shape.freq_size,
             "ffn_dim": shape.ffn_size,
             "num_layers": shape.num_layers,
+            "image_dim": shape.image_size or None,
+            "added_kv_proj_dim": shape.hidden_size if shape.image_size else None,
         }
 
     def inputs(self, shape, grid, clips):
+        image = empty(clips, shape.image_tokens, shape.image_size) if shape.image_size else None
         return {
-            "hidden_states": empty(clips, shape.latent_channels, *grid),
+            "hidden_states": empty(clips, shape.latent_channels + shape.condition_channels, *grid),
             "timestep": empty(clips),
             "encoder_hidden_states": empty(clips, shape.text_tokens, shape.text_size),
+            "encoder_hidden_states_image": image,
         }
 
 

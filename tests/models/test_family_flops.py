@@ -38,7 +38,20 @@ def shallow(shape: ModelShape) -> ModelShape:
     return replace(shape, num_layers=2, num_single_layers=min(2, shape.num_single_layers))
 
 
-ODD = {f"odd {name}": odd_shape(name) for name in FAMILIES}
+def with_first_frame(shape: ModelShape, *, has_image: bool) -> ModelShape:
+    """An image-to-video model of the same sizes, with or without states of the image."""
+    condition_channels = family_named(shape.family).condition_channels
+    assert condition_channels is not None
+    changes = {"condition_channels": condition_channels(shape.latent_channels)}
+    if has_image:
+        changes |= {"image_size": 48, "image_tokens": 5, "text_tokens": 512}
+    return replace(shape, **changes)
+
+
+ODD = {f"odd {name}": odd_shape(name) for name in FAMILIES} | {
+    "odd wan, image to video": with_first_frame(odd_shape("wan"), has_image=False),
+    "odd wan, with an image encoder": with_first_frame(odd_shape("wan"), has_image=True),
+}
 SHALLOW = {name: shallow(shape) for name, shape in PRESETS.items()}
 
 

@@ -5,6 +5,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+from diffusers.pipelines.hunyuan_video import pipeline_hunyuan_video
 
 from arachne.core.errors import ConfigError
 from arachne.models import pretrained_text
@@ -70,6 +71,83 @@ def test_states_are_those_that_the_familys_pipeline_gives_its_transformer(folder
     states, mask = found if isinstance(found, tuple) else (found, torch.ones(1, 6))
     expected = (states * mask[..., None])[0].detach().numpy()  # what is masked is never seen
     np.testing.assert_allclose(encoder.encode(caption), expected, atol=1e-6)
+
+
+@pytest.fixture(scope="module", params=["hunyuan_video", "hunyuan_video15"])
+def language_model(request, tmp_path_factory):
+    """(family, folder): a tiny random language model, whose tokenizer knows letters."""
+    import transformers
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLTextConfig
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLTextModel
+
+    sizes = {
+        "vocab_size": 130,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if request.param == "hunyuan_video":
+            encoder = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
+        else:
+            encoder = Qwen2_5_VLTextModel(
+                Qwen2_5_VLTextConfig(
+                    **sizes, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]}
+                )
+            )
+    words = {"<pad>": 0, "<unk>": 1} | {chr(code): code for code in range(2, 127)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    root = tmp_path_factory.mktemp(request.param)
+    encoder.save_pretrained(root / "text_encoder")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        padding_side="right",
+        chat_template="{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>",
+    ).save_pretrained(root / "tokenizer")
+    return request.param, root
+
+
+@pytest.mark.parametrize("caption", ["", "a cat runs", "a {cat} that runs, " * 40])
+def test_a_language_model_reads_a_caption_in_the_instruction_of_the_pipeline(
+    language_model, caption
+):
+    family, root = language_model
+    encoder = text_encoder_named(str(root), 600, family=family)
+    assert encoder.text_size == 16
+    parts = {"tokenizer": encoder._tokenizer, "text_encoder": encoder._encoder}
+    if family == "hunyuan_video":
+        template = pipeline_hunyuan_video.DEFAULT_PROMPT_TEMPLATE
+        states, mask = diffusers.HunyuanVideoPipeline._get_llama_prompt_embeds(
+            SimpleNamespace(**parts),
+            caption,
+            template,
+            device="cpu",
+            dtype=torch.float32,
+            max_sequence_length=600,
+        )
+    else:
+        states, mask = diffusers.HunyuanVideo15Pipeline._get_mllm_prompt_embeds(
+            **parts, prompt=caption, device="cpu", tokenizer_max_length=600
+        )
+    expected = (states * mask[..., None])[0].detach().numpy()  # what is masked is never seen
+    found = encoder.encode(caption)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.any(found, axis=1).sum() == int(mask.sum()) > 300
+    assert encoder.prompt.name in encoder.fingerprint
+
+
+def test_an_encoder_that_follows_no_instruction_gets_none(folder):
+    alone = text_encoder_named(str(folder), 6, family="wan")
+    asked = text_encoder_named(str(folder), 6, family="hunyuan_video15")
+    np.testing.assert_array_equal(alone.encode("a cat"), asked.encode("a cat"))
 
 
 def test_families_that_treat_padding_differently_do_not_share_states(folder):

@@ -81,7 +81,7 @@ def test_what_a_config_leaves_out_is_the_classs_own(class_name):
         assert parameters[key].default == value, key
 
 
-@every_class
+@pytest.mark.parametrize("class_name", sorted(set(CLASS_OF_FAMILY.values())))
 def test_a_published_config_has_the_compression_of_its_shape(tmp_path, class_name):
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": class_name}))
     encoder = open_video_encoder(tmp_path)
@@ -91,6 +91,63 @@ def test_a_published_config_has_the_compression_of_its_shape(tmp_path, class_nam
     assert encoder.spatial_compression == published.spatial_compression
     preset = next(iter(family_named(family).presets.values()))
     assert encoder.latent_channels == preset.latent_channels
+
+
+@pytest.mark.parametrize("class_name", [name for name in TINY if AUTOENCODERS[name].can_tile])
+def test_classes_encode_large_frames_in_tiles_as_diffusers_does(folders, class_name):
+    """Wider than the widest tile that a class has."""
+    plain = open_video_encoder(folders[class_name])
+    tiled = open_video_encoder(folders[class_name], is_tiled=True)
+    side, step = plain.spatial_compression, plain.temporal_compression
+    frames = np.concatenate([_frames(1 + step, side)] * (640 // side), axis=2)
+    vae = tiny_autoencoder(class_name).eval()
+    vae.enable_tiling()
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+    with torch.no_grad():
+        raw = vae.encode(pixels).latent_dist.mean[0]
+    latents = tiled.encode(frames)
+    torch.testing.assert_close(_raw(vae, torch.from_numpy(latents)), raw, rtol=1e-4, atol=1e-5)
+    assert latents.shape == plain.encode(frames).shape
+    assert np.abs(latents - plain.encode(frames)).max() > 1e-6, "there were tiles"
+    assert tiled.fingerprint == f"{plain.fingerprint}-tiled"
+
+
+def test_tiles_that_diffusers_misplaces_are_refused(folders):
+    folder = folders["AutoencoderKLMagvit"]
+    with pytest.raises(ConfigError, match="misplaces the tiles of AutoencoderKLMagvit"):
+        open_video_encoder(folder, is_tiled=True)
+    vae = tiny_autoencoder("AutoencoderKLMagvit").eval()
+    with torch.no_grad():
+        plain, tiled = (_mean_of_wide_frames(vae, tiled) for tiled in (False, True))
+    away_from_seams = slice(-16, -4)
+    gap = (plain - tiled)[..., away_from_seams].abs().max()
+    assert gap > 0.1 * plain.std(), "it is mended: let it be tiled"
+
+
+def _mean_of_wide_frames(vae, is_tiled):
+    if is_tiled:
+        vae.enable_tiling()
+    generator = torch.Generator().manual_seed(0)
+    return vae.encode(torch.randn(1, 3, 5, 8, 640, generator=generator)).latent_dist.mean
+
+
+@every_class
+def test_a_sample_is_of_the_encoders_distribution_and_a_clips_own(folders, class_name):
+    mode = open_video_encoder(folders[class_name])
+    sample = open_video_encoder(folders[class_name], latents="sample")
+    frames = _legal_frames(mode)
+    with torch.no_grad():
+        pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+        std = tiny_autoencoder(class_name).eval().encode(pixels).latent_dist.std[0]
+    vae = tiny_autoencoder(class_name)
+    raw, of_mode = (_raw(vae, torch.from_numpy(e.encode(frames))) for e in (sample, mode))
+    noise = ((raw - of_mode) / std).numpy()
+    assert abs(noise.mean()) < 4 / noise.size**0.5
+    assert noise.std() == pytest.approx(1, abs=4 / (2 * noise.size) ** 0.5)
+    planar = frames.transpose(0, 3, 1, 2).copy().transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(sample.encode(planar), sample.encode(frames))
+    assert np.abs(sample.encode(255 - frames) - sample.encode(frames)).max() > 0.1
+    assert sample.fingerprint == f"{mode.fingerprint}-sample"
 
 
 def test_a_decoder_that_also_removes_noise_is_told_that_there_is_none(tmp_path):

@@ -1,15 +1,18 @@
 """A Wan in one file with its published names is the model that diffusers' folder holds."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from diffusers.loaders.single_file_utils import convert_wan_transformer_to_diffusers
 from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError
-from arachne.models.diffusers_module import load_published_transformer
+from arachne.models.diffusers_module import build_transformer, load_published_transformer
 from arachne.models.published_file import HEAD_SIZE, published_shape
 from arachne.models.wan_names import published_name
 from tests.models.tiny_transformers import HEAD_SIZE as TINY_HEAD_SIZE
-from tests.models.tiny_transformers import tiny_inputs, tiny_transformer
+from tests.models.tiny_transformers import tiny_inputs, tiny_shape, tiny_transformer
 
 
 @pytest.fixture
@@ -45,10 +48,36 @@ def test_the_file_gives_the_same_shape_and_the_same_output(file, prefix):
         assert torch.equal(found.predict(*inputs), model.predict(*inputs))
 
 
+@pytest.mark.parametrize("sees_states", [False, True])
+def test_a_file_of_image_to_video_is_found_to_be_one(tmp_path, sees_states):
+    shape = replace(tiny_shape("wan"), condition_channels=8, text_tokens=512)
+    if sees_states:
+        shape = replace(shape, image_size=6, image_tokens=257)
+    model = build_transformer(shape, dtype=torch.float32, seed=0)
+    tensors = {published_name(n): p.detach() for n, p in model.module.named_parameters()}
+    assert ("img_emb.proj.1.weight" in tensors) == sees_states
+    back = convert_wan_transformer_to_diffusers(dict(tensors))
+    assert back.keys() == dict(model.module.named_parameters()).keys()
+    save_file(tensors, tmp_path / "wan.safetensors")
+    found = load_published_transformer(
+        "wan",
+        tmp_path / "wan.safetensors",
+        dtype=torch.float32,
+        text_tokens=512,
+        head_size=TINY_HEAD_SIZE,
+    )
+    assert found.shape == shape
+    for name, parameter in model.module.named_parameters():
+        assert torch.equal(found.module.get_parameter(name), parameter), name
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t | {"img_emb.proj.0.weight": torch.ones(3)}, r"has 'img_emb\.proj\.0\.weight'"),
+        (
+            lambda t: t | {"ref_conv.weight": torch.ones(3)},
+            r"has 'ref_conv\.weight'; training needs",
+        ),
         (lambda t: {n: t[n] for n in t if "1.ffn.2.bias" not in n}, r"lacks 'blocks\.1\.ffn\.2"),
         (lambda t: {n: t[n] for n in t if "_emb" not in n}, r"lacks 'patch_embedding\.weight'; it"),
         (

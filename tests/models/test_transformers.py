@@ -122,7 +122,7 @@ def test_an_option_that_is_not_built_is_named(tmp_path, name):
     for option, value in (("out_channels", 99), (transformer.fixed[0], 77)):
         options = {"_class_name": transformer.class_name} | transformer.options(tiny_shape(name))
         (tmp_path / "config.json").write_text(json.dumps(options | {option: value}))
-        with pytest.raises(ConfigError, match=f"{option} = {value}, and text-to-video"):
+        with pytest.raises(ConfigError, match=f"{option} = {value}, and training needs"):
             load_transformer(name, tmp_path, dtype=torch.float32)
 
 

@@ -65,7 +65,7 @@ def errors_of_modes(world, group, name):
 @functools.cache
 def errors_of_ranks(world_size):
     """All families on one start of the ranks."""
-    return run_ranks(world_size, errors_of_all_families, timeout_s=60.0)
+    return run_ranks(world_size, errors_of_all_families, timeout_s=60.0 * max(1, world_size - 3))
 
 
 def check(world_size, name, num_modes):

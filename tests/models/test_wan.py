@@ -167,8 +167,8 @@ def _config(**changes):
 def test_models_that_we_cannot_train_are_refused_with_what_was_found(tmp_path):
     for text, message in (
         (_config(_class_name="MochiTransformer3DModel"), "holds a MochiTransformer3DModel"),
-        (_config(image_dim=1280), "image_dim = 1280"),
-        (_config(in_channels=36), "out_channels = 16, and text-to-video training needs 36"),
+        (_config(image_dim=1280), "added_kv_proj_dim = None, and training needs 5120"),
+        (_config(in_channels=48), "takes 32 channels beside its 16 latent ones"),
         (_config(patch_size=[1, 1, 1]), r"patch_size = \[1, 1, 1\]"),
         ("{", "cannot read"),
     ):

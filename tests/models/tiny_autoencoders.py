@@ -42,6 +42,23 @@ TINY: dict[str, dict[str, Any]] = {
         "decoder_layers_per_block": (1, 1, 1, 1, 1),
         "scaling_factor": 0.9,
     },
+    "AutoencoderKLLTX2Video": {
+        "block_out_channels": (8, 8, 8, 8),
+        "decoder_block_out_channels": (8, 16, 32),
+        "latent_channels": 4,
+        "layers_per_block": (1, 1, 1, 1, 1),
+        "decoder_layers_per_block": (1, 1, 1, 1),
+        "spatial_compression_ratio": 32,
+        "temporal_compression_ratio": 8,
+        "scaling_factor": 0.9,
+    },
+    "AutoencoderKLMagvit": {
+        "block_out_channels": (4, 4, 4, 4),
+        "latent_channels": 4,
+        "layers_per_block": 1,
+        "norm_num_groups": 2,
+        "scaling_factor": 0.7,
+    },
     "AutoencoderKLMochi": {
         "encoder_block_out_channels": (32, 32, 32, 32),
         "decoder_block_out_channels": (32, 32, 32, 32),
@@ -67,7 +84,10 @@ def tiny_autoencoder(class_name: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         vae = getattr(diffusers, class_name)(**TINY[class_name])
-    if class_name == "AutoencoderKLLTXVideo":  # its figures are buffers, set by the weights
+    if class_name in (
+        "AutoencoderKLLTXVideo",
+        "AutoencoderKLLTX2Video",
+    ):  # its figures are buffers, set by the weights
         vae.latents_mean.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]))
         vae.latents_std.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     return vae

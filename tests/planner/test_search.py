@@ -239,6 +239,7 @@ def test_more_time_means_more_iterations_and_none_means_none():
     # 5 − 0.01 − 4,096 · 3e-4 · 3 − 1,024 · 1.5e-4 s are left for steps of (8e-5 + 4 · 3e-5) · 1.5.
     assert iterations_within(5.0, 1024, 4096) == int(1.15 / 3e-4)
     assert iterations_within(1.0, 64, 256, num_ladders=5) < iterations_within(1.0, 64, 256)
+    assert iterations_within(1.0, 64, 256, has_encoders=True) < iterations_within(1.0, 64, 256)
 
 
 def test_what_planning_takes_in_any_case_leaves_less_time_for_iterations():

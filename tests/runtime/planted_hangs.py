@@ -101,7 +101,7 @@ def stuck_read(_item: int) -> int:
 
 
 def wait_for_a_clip(recorder: Recorder) -> None:
-    with ClipLoader[int](stuck_read, max_items=2) as loader, recorder.doing("load"):
+    with ClipLoader[int](stuck_read, 2) as loader, recorder.doing("load"):
         loader.prefetch([5])
         loader.take(5)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from arachne.runtime.collectives import Parcel, start_exchange
+from arachne.runtime.collectives import Parcel, all_gather, reduce_scatter, start_exchange
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.recorder import Message
 from tests.runtime.rank_groups import open_groups
@@ -62,3 +62,40 @@ def exchanged_nothing(world):
 
 def test_a_member_without_a_parcel_takes_part_in_the_exchange():
     assert run_ranks(2, exchanged_nothing, timeout_s=15.0) == [[(5, "bfloat16", ())]] * 2
+
+
+def summed_and_gathered(world, dtype, width):
+    """Of P pieces of `width` columns, beside a message under way in the same group."""
+    _, groups = open_groups(world)
+    everyone = groups.world
+    late = torch.empty(1)
+    if world.rank == 0:
+        waiting = torch.distributed.irecv(late, src=1, tag=0)
+    generator = torch.Generator().manual_seed(world.rank)
+    full = torch.randn(2 * world.size, width, generator=generator, dtype=torch.float64).to(dtype)
+    mine = torch.empty(2, width, dtype=dtype)
+    reduce_scatter(mine, full, everyone)
+    gathered = torch.empty_like(full)
+    all_gather(gathered, mine, everyone)
+    if world.rank == 0:
+        waiting.wait()
+    elif world.rank == 1:
+        torch.distributed.isend(torch.tensor([7.0]), dst=0, tag=0).wait()
+    return full, gathered, late.item() if world.rank == 0 else 7.0
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pieces_are_summed_in_the_order_of_the_members_and_come_back_whole(world_size, dtype):
+    outcomes = run_ranks(world_size, summed_and_gathered, (dtype, 3), timeout_s=15.0)
+    expected = outcomes[0][0].clone()
+    for full, _, _ in outcomes[1:]:
+        expected += full
+    for _, gathered, late in outcomes:
+        assert torch.equal(gathered, expected), "bit for bit"
+        assert late == 7.0, "another message was taken for a piece"
+
+
+def test_pieces_without_elements_meet_too():
+    for _, gathered, _ in run_ranks(2, summed_and_gathered, (torch.float32, 0), timeout_s=15.0):
+        assert gathered.shape == (4, 0)

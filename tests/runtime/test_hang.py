@@ -215,7 +215,7 @@ def test_the_headline_names_rank_silence_launch_clip_step_and_who_waits_in_what(
     assert hang is not None
     assert headline(hang, ranks, now_s=NOW_S, stopped=[]) == (
         "rank 2 has not answered for 37.5 s, in launch 2 (dit of 832x480x81, 'clip 2', on rank 2) "
-        "of step 7, computing; ranks 0-1, 3 wait: rank 0 waits in all_to_all, number 1 of the "
+        "of step 8, computing; ranks 0-1, 3 wait: rank 0 waits in all_to_all, number 1 of the "
         "group of ranks 0-3"
     )
 
@@ -238,7 +238,7 @@ def test_the_report_holds_every_rank_with_its_stack_or_says_that_there_is_none()
     ranks = [waiting(0), working(1)]
     text = report("The line", ranks, {0: "File here"}, now_s=NOW_S, stopped=[])
     assert text.startswith("The line\nstart again with --resume")
-    assert "in launch 1 (dit of 832x480x81, 'clip 1', on rank 1) of step 7" in text
+    assert "in launch 1 (dit of 832x480x81, 'clip 1', on rank 1) of step 8" in text
     assert "waits in         all_to_all, number 1 of the group of ranks 0-3" in text
     assert "stacks of rank 0, the newest call first\nFile here" in text
     assert "stacks of rank 1, the newest call first\nnone: the process did not react" in text

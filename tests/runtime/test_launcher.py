@@ -237,7 +237,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_and_their_planner_end_when_the_launcher_is_killed(tmp_path: Path):
+def test_ranks_planner_and_folder_end_when_the_launcher_is_killed(tmp_path: Path):
     script, folder = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(SCRIPT)
     folder.mkdir()
@@ -247,7 +247,7 @@ def test_ranks_and_their_planner_end_when_the_launcher_is_killed(tmp_path: Path)
         env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(tmp_path)},
     )
     try:
-        deadline_s = time.monotonic() + 9.0
+        deadline_s = time.monotonic() + 60.0
         while not all((folder / str(rank)).exists() for rank in range(3)):
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
@@ -257,3 +257,4 @@ def test_ranks_and_their_planner_end_when_the_launcher_is_killed(tmp_path: Path)
     pids = [int(word) for rank in range(3) for word in (folder / str(rank)).read_text().split()]
     assert len(pids) >= 4, "three ranks and a planner"
     assert all_end(pids), "something outlived its run"
+    assert not list(tmp_path.glob("arachne-ranks-*")), "the ranks' folder outlived them"

@@ -1,11 +1,18 @@
 """Groups are created once, by all ranks alike, and each is checked before it is used."""
 
+import os
+import random
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from arachne.core.blocks import allowed_degrees, laminar, plan_blocks
 from arachne.runtime import collectives, process_groups
+from arachne.runtime.clock import clock_for
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.process_groups import ProcessGroups
+from arachne.runtime.recorder import Recorder
 from tests.runtime.rank_groups import open_groups
 
 pytestmark = pytest.mark.distributed
@@ -123,3 +130,59 @@ def test_collectives_move_what_they_say():
         assert received == [10.0 * peer + rank for peer in range(3) for _ in range(rank + peer)]
         assert gathered == [0.0, 9.0, 3.0, 12.0, 6.0, 15.0]
         assert largest == [2.0, 0.0]
+
+
+def groups_over_time(world, most_per_rank, num_plans):
+    """Groups for random plans, one after another: sums in them, and what is held after each."""
+    recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
+    degrees = allowed_degrees(world.size, world.size)
+    groups = ProcessGroups(world, degrees, recorder, most_per_rank=most_per_rank)
+    candidates = [ranks for found in plan_blocks(world.size, degrees).values() for ranks in found]
+    rng = random.Random(0)
+    held, files = [], []
+    for _ in range(num_plans):
+        plan = laminar(world.size, rng.sample(candidates, rng.randint(1, 3)))
+        groups.prepare(plan)
+        for ranks in plan:
+            if world.rank in ranks:
+                total = torch.tensor([2.0**world.rank])
+                collectives.all_reduce_sum(total, groups.of(ranks))
+                assert int(total) == sum(2**member for member in ranks)
+        needed = sum(world.rank in ranks for ranks in plan if 1 < len(ranks) < world.size)
+        mine = sum(world.rank in ranks for ranks in groups.existing) - 1
+        held.append((mine, needed))
+        collectives.all_reduce_sum(torch.zeros(1), groups.world)
+        files.append(len(os.listdir("/proc/self/fd")))
+    return held, groups.existing, files, groups.most_on_a_rank
+
+
+@pytest.mark.parametrize("most_per_rank", [1, 2])
+def test_groups_come_and_go_with_the_plans_and_no_rank_is_in_more_than_it_may(most_per_rank):
+    by_rank = run_ranks(4, groups_over_time, (most_per_rank, 25), timeout_s=30.0)
+    for held, existing, files, most in by_rank:
+        assert all(mine <= max(most_per_rank, needed) for mine, needed in held)
+        assert existing == by_rank[0][1], "all ranks know the same groups, in one order"
+        assert max(files[5:]) <= max(files[:5]) + 12, "a group that goes closes its connections"
+        assert most == most_per_rank + 1
+    assert max(mine for mine, _ in by_rank[0][0]) >= most_per_rank, "rank 0 has two groups to be in"
+
+
+@pytest.mark.slow
+def test_groups_that_come_and_go_a_thousand_times_leave_no_file_open():
+    for _, _, files, _ in run_ranks(4, groups_over_time, (1, 1000), timeout_s=120.0):
+        assert max(files[500:]) <= max(files[:500])
+
+
+def test_a_block_that_no_plan_may_name_is_no_group():
+    assert run_ranks(3, ask_for_prepared, ((1, 2),), timeout_s=15.0) == [True] * 3
+
+
+def ask_for_prepared(world, ranks):
+    recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
+    groups = ProcessGroups(world, (1, 2), recorder, most_per_rank=1)
+    groups.prepare([ranks])
+    try:
+        groups.of(ranks)
+    except KeyError:
+        return True
+    return False

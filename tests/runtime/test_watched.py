@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from arachne.core.errors import LostRankError
-from arachne.core.placed_plan import PlacedPlan
-from arachne.runtime.emulation import EmulatedRank
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.watched import collective_timeout_s, watched
+from arachne.runtime.watched import watched
 from arachne.runtime.world import World
-from tests.runtime.planted_hangs import CULPRIT, STEP, plan_on
-from tests.runtime.rank_groups import children, open_groups
+from tests.runtime.planted_hangs import CULPRIT, STEP
+from tests.runtime.rank_groups import children
+from tests.runtime.slow_steps import longest_waits_s
 
 pytestmark = pytest.mark.distributed
 
@@ -69,49 +68,14 @@ def test_under_torchrun_the_watchdog_says_it_and_the_run_ends_with_an_error(tmp_
     said = [line for line in ended.stderr.splitlines() if line.startswith("arachne: ")]
     assert len(said) == 1, ended.stderr
     assert said[0].startswith(f"arachne: rank {CULPRIT} has not answered for ")
-    report = (reports / f"hang-{STEP}.txt").read_text()
+    report = (reports / f"hang-{STEP + 1}.txt").read_text()
     assert "be_stopped" in report.partition(f"\nstacks of rank {CULPRIT}, ")[2]
     assert not list(temporary.glob("arachne-watched-*"))
 
 
-def emulated(
-    world: World, folder: Path, steps: int, launch_s: float, slow_launch_s: float
-) -> list[float]:
-    """The longest waits of rank 0 while rank 1 works on, launch after launch; last first.
-
-    In one step of 50 launches are slow.
-    """
-    waits_s: list[float] = []
-    with watched(world, timeout_s=TIMEOUT_S, report_dir=folder) as progress:
-        recorder, groups = open_groups(world)
-        recorder.progress = progress
-        first, last, shared = plan_on(world.size).launches
-        for step in range(steps):
-            seconds = slow_launch_s if step % 50 == 49 else launch_s
-            rank = EmulatedRank(
-                rank=world.rank,
-                groups=groups,
-                recorder=recorder,
-                compute_s=lambda launch, seconds=seconds: seconds,
-                optimizer_s=0.0,
-            )
-            launches = (shared, first, *(4 * (last,)))
-            progress.begin_step(step, {})
-            log = rank.run_step(
-                PlacedPlan(step=step, planner="", world_size=world.size, launches=launches)
-            )
-            waits_s.append(max(event.span.duration_s for event in log.events))
-    return sorted(waits_s, reverse=True)
-
-
-def run_emulated(*args) -> list[float]:
-    return run_ranks(2, emulated, args, timeout_s=collective_timeout_s(TIMEOUT_S))[0]
-
-
 def test_hundreds_of_steps_and_a_wait_beyond_the_time_out_are_no_hang(tmp_path):
-    waits_s = run_emulated(tmp_path, 250, 0.0005, 0.0005)
-    assert len(waits_s) == 250
-    waits_s = run_emulated(tmp_path, 50, 0.001, 0.4 * TIMEOUT_S)
+    waits_s = longest_waits_s(tmp_path, 300, launch_s=0.0005, timeout_s=TIMEOUT_S, slow_every=300)
+    assert len(waits_s) == 300
     assert waits_s[0] > 1.1 * TIMEOUT_S
     assert not list(tmp_path.iterdir())
 
@@ -119,7 +83,7 @@ def test_hundreds_of_steps_and_a_wait_beyond_the_time_out_are_no_hang(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_thousand_slow_steps_are_no_hang(tmp_path):
-    waits_s = run_emulated(tmp_path, 1000, 0.06, 0.4 * TIMEOUT_S)
+    waits_s = longest_waits_s(tmp_path, 1000, launch_s=0.06, timeout_s=TIMEOUT_S)
     assert len(waits_s) == 1000
     assert waits_s[19] > 1.1 * TIMEOUT_S, "twenty of them longer than the time-out"
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from arachne.trainer.checkpoint import commit, write_shard
+from arachne.trainer.checkpoint import KEEP_ALL, Keep, commit, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState
 
 SHAPES = {"blocks.0.w": (30, 50), "blocks.0.b": (50,), "scale": (), "head.w": (20, 30, 2)}
@@ -34,15 +34,18 @@ def chunks_of(step: int, num_ranks: int) -> list[list[Chunk]]:
     return chunks
 
 
+def write_checkpoint(run_dir: Path, step: int, num_ranks: int = 2, keep: Keep = KEEP_ALL) -> None:
+    """One, as all ranks write it together."""
+    for rank, chunks in enumerate(chunks_of(step, num_ranks)):
+        write_shard(run_dir, step, rank, chunks)
+    state = TrainState(step=step, num_updates=step, seed=0, world_size=num_ranks, config_json="{}")
+    commit(run_dir, step, parameters=SHAPES, state=state, keep=keep)
+
+
 def write_checkpoints(run_dir: Path, num_ranks: int = 2) -> None:
     """One of each step."""
     for step in STEPS:
-        for rank, chunks in enumerate(chunks_of(step, num_ranks)):
-            write_shard(run_dir, step, rank, chunks)
-        state = TrainState(
-            step=step, num_updates=step, seed=0, world_size=num_ranks, config_json="{}"
-        )
-        commit(run_dir, step, parameters=SHAPES, state=state)
+        write_checkpoint(run_dir, step, num_ranks)
 
 
 def damage_newest(run_dir: Path, rng: random.Random) -> str:

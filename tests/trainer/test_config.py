@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -80,11 +81,32 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
         ("data.held_out=1.5", "data.held_out is 1.5; it must be between 0 and 1"),
         ("data.frame_buckets=[]", "data.frame_buckets is empty; name at least one length"),
         ("data.missing_caption=skip", "data.missing_caption: "),
-        ("model.family=sora", "model.family 'sora' is not built; known families: wan"),
-        ("model.preset=wan-2b", "presets of wan: wan-1.3b, wan-14b"),
+        ("model.family=sora", "model.family 'sora' is not built; choose 'wan', 'cogvideox'"),
+        (
+            "model.preset=wan-2b",
+            "model.preset 'wan-2b' is none of family 'wan'; did you mean 'wan-",
+        ),
+        ("model.family=wann", "model.family 'wann' is not built; did you mean 'wan'?"),
+        ("objective.shift=aut", "did you mean 'auto'? choose 'auto', or write a number, as 1.5"),
+        ("optimizer.name=adam", "optimizer.name is 'adam'; did you mean 'adamw'? choose"),
+        ("lora.targets=atention", "lora.targets is 'atention'; did you mean 'attention'?"),
+        ("lora.targets=3", """write text in quotes, as "a" or a list, as ["a", "b"]"""),
+        (
+            "model.dtype=bfloat6",
+            "model.dtype: invalid enum value 'bfloat6'; did you mean 'bfloat16'",
+        ),
+        (
+            "validation.prompts=a",
+            'validation.prompts: expected array, got str; write a list, as ["a',
+        ),
+        (
+            "data.frame_buckets=5",
+            "data.frame_buckets: expected array, got int; write a list, as [1",
+        ),
+        ("objective.prediction=noise", "objective.prediction is a setting of ddpm, and this run"),
         ("objective.caption_dropout=-0.1", "objective.caption_dropout is -0.1"),
         ("objective.shift=0", "objective.shift is 0.0; it must be above 0"),
-        ("batch.clips=0", "batch.clips is 0; it must be at least 1"),
+        ("batch.clips=-1", "batch.clips is -1; it must be at least 0"),
         ("planner.stack_tokens=-1", "planner.stack_tokens is -1; it must be at least 0"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas holds 1.0; each must be in [0, 1)"),
         ("optimizer.betas=[0.9]", "optimizer.betas: "),
@@ -169,3 +191,37 @@ def test_reading_a_run_file_loads_no_torch():
 def test_settings_that_would_do_nothing_are_refused(kind, settings, message):
     with pytest.raises(ConfigError, match=message):
         kind(**settings)
+
+
+def test_a_slip_in_any_setting_names_the_right_one(path):
+    hints = get_type_hints(RunConfig)
+    settings = [(section, name) for section in hints for name in get_type_hints(hints[section])]
+    assert len(settings) > 80
+    for section, name in settings:
+        slip = name[:-2] + name[-1] + name[-2] if len(name) > 3 else name + "s"
+        if slip == name:
+            slip = name + "s"
+        message = refusal(path, f"{section}.{slip}=1")
+        assert f"did you mean '{section}.{name}'?" in message, message
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [("tall", "bucket 'tall' is not WIDTHxHEIGHT"), ("64x64x6", "6 frames are not 4k+1; use 5 or")],
+)
+def test_the_setting_of_a_sample_s_shape_is_named(path, shape, words):
+    overrides = [
+        "validation.sample_every=1",
+        'validation.prompts=["a"]',
+        f"validation.sample_shape={shape}",
+    ]
+    with pytest.raises(ConfigError, match=r"validation\.sample_shape: ") as caught:
+        load_toml(path, RunConfig, overrides=overrides)
+    assert words in str(caught.value)
+
+
+def test_the_other_expert_needs_noise_levels_of_its_own(path):
+    with pytest.raises(ConfigError, match=r"timestep_range is \[0\.0, 1\.0\]; train one end"):
+        load_toml(path, RunConfig, overrides=["model.other_expert=a"])
+    overrides = ["model.other_expert=a", "objective.timestep_range=[0.875, 1.0]"]
+    assert load_toml(path, RunConfig, overrides=overrides).model.other_expert == "a"

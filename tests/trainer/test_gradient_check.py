@@ -34,7 +34,7 @@ def errors_on(world: World, config: RunConfig, plant: bool = False) -> dict[str,
         step.run_launches = forgetting_degrees
     with tiny_session(world, config) as (session, _):
         cluster = load_cluster(f"cpux{world.size}")
-        chosen = session.prepared.train.step_batch(seed=3, step=1, num_clips=config.batch.clips)
+        chosen = session.step_batch(1)
         plans = {name: plan_batch(session.plan_request(1, cluster, name)) for name in PLANNERS}
         everyone = tuple(range(world.size))
         plans["mixed"] = plan_of(

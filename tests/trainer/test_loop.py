@@ -45,6 +45,7 @@ class Run:
     validations: list[tuple[int, float]]
     said: list[str]
     chance: Chance
+    num_skipped: int
 
 
 def trained(world: World, config: RunConfig, **options: Any) -> Run:
@@ -72,6 +73,7 @@ def trained(world: World, config: RunConfig, **options: Any) -> Run:
         validations=heard.validations,
         said=heard.said,
         chance=chance,
+        num_skipped=heard.reports[-1].num_skipped if heard.reports else 0,
     )
 
 
@@ -157,7 +159,7 @@ def test_noise_level_and_captions_of_a_clip_do_not_depend_on_rank_or_world(whole
 
 @pytest.fixture(scope="module")
 def stopped(config, tmp_path_factory) -> tuple[RunConfig, list[Run]]:
-    """One rank of two is asked to stop after step 1; the step that has begun by then ends."""
+    """One rank of two is asked to stop after two steps, before the held-out loss is measured."""
     own = in_dir(config, tmp_path_factory.mktemp("stopped") / "run")
     return own, run_ranks(2, trained_with, (own, {"signal_after": (1, 1)}))
 
@@ -167,10 +169,10 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(sto
     own, runs = stopped
     for run in runs:
         assert run.finished.was_stopped
-        assert run.finished.step == len(run.losses) == 3
-        assert run.losses == pytest.approx(whole[1][0].losses[:3], rel=1e-9)
+        assert run.finished.step == len(run.losses) == 2
+        assert run.losses == pytest.approx(whole[1][0].losses[:2], rel=1e-9)
     skipped: list[str] = []
-    assert newest(Path(own.run.dir), on_skip=skipped.append).name == "step-000003"
+    assert newest(Path(own.run.dir), on_skip=skipped.append).name == "step-000002"
     assert not skipped
 
 
@@ -181,24 +183,28 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(stopped, whole, tmp_path
     shutil.copytree(own.run.dir, tmp_path / "run")
     moved = changed(own, "run", dir=str(tmp_path / "run"))
     for run in run_ranks(world_size, trained_with, (moved, {"resume": True})):
-        assert run.clips == whole[1][0].clips[3:]
-        assert run.losses == pytest.approx(whole[1][0].losses[3:], rel=1e-9)
+        assert run.clips == whole[1][0].clips[2:]
+        assert run.losses == pytest.approx(whole[1][0].losses[2:], rel=1e-9)
         assert run.finished.losses == pytest.approx(whole[1][0].losses, rel=1e-9)
         if world_size == 2:
-            assert run.losses == whole[2][0].losses[3:], "bit for bit on the same world"
+            assert run.losses == whole[2][0].losses[2:], "bit for bit on the same world"
         assert run.validations == [
             (step, pytest.approx(loss, rel=1e-9))
             for step, loss in whole[1][0].validations
-            if step >= 4
+            if step >= 2
         ]
 
 
 @pytest.mark.distributed
-def test_a_signal_in_the_last_step_still_finishes_the_run(config, tmp_path):
+def test_a_signal_in_the_last_step_leaves_its_held_out_loss_to_a_resumed_run(config, tmp_path):
     own = in_dir(config, tmp_path / "run")
-    for run in run_ranks(2, trained_with, (own, {"signal_after": (0, STEPS - 2)})):
-        assert not run.finished.was_stopped
+    for run in run_ranks(2, trained_with, (own, {"signal_after": (0, STEPS - 1)})):
+        assert run.finished.was_stopped
         assert run.finished.step == STEPS
+        assert STEPS not in dict(run.validations)
+    for run in run_ranks(2, trained_with, (own, {"resume": True})):
+        assert not run.finished.was_stopped
+        assert not run.losses
         assert run.validations[-1][0] == STEPS
 
 
@@ -206,7 +212,7 @@ def test_a_signal_in_the_last_step_still_finishes_the_run(config, tmp_path):
 def test_resuming_with_another_model_is_one_line_on_all_ranks(stopped, tmp_path):
     own, _ = stopped
     other = changed(own, "model", ffn_size=36)
-    with pytest.raises(CheckpointError, match=r"checkpoint of step 3 has .*\(24,\).*\(36,\)"):
+    with pytest.raises(CheckpointError, match=r"checkpoint of step 2 has .*\(24,\).*\(36,\)"):
         run_ranks(2, trained_with, (other, {"resume": True}))
 
 
@@ -236,22 +242,35 @@ def trained_with_bad_clips(
     return trained(world, config, **options)
 
 
+def limited(config: RunConfig, most: int) -> RunConfig:
+    return changed(config, "run", max_bad_steps=most)
+
+
+@pytest.mark.distributed
+def test_without_a_limit_a_run_of_bad_steps_goes_on_to_its_end(clips, tmp_path):
+    names = ("a.mp4", "b.mp4", "c.mp4", "d.mp4", "e.png", "f.png")
+    own = with_manifest(tiny_config(clips, tmp_path / "run", steps=12))
+    (run,) = run_ranks(1, trained_with_bad_clips, (limited(own, 0), names, "nan", {}))
+    assert (run.finished.step, run.finished.losses) == (12, ())
+
+
 @pytest.mark.distributed
 def test_a_clip_with_nan_is_named_and_after_some_such_steps_in_a_row_the_run_ends(clips, tmp_path):
     names = ("a.mp4", "b.mp4", "c.mp4", "d.mp4", "e.png", "f.png")
     own = with_manifest(tiny_config(clips, tmp_path / "run", steps=9))
     with pytest.raises(
         DataError,
-        match=r"2 steps in a row could not be trained; in the last, step 1: no finite gradient "
+        match=r"2 steps in a row could not be trained; in the last, step 2: no finite gradient "
         r"\(clips '.*' \(\d+x\d+x\d, noise level 0\.\d+, ranks [01]",
     ):
-        run_ranks(2, trained_with_bad_clips, (own, names, "nan", {"max_bad_steps": 2}))
+        run_ranks(2, trained_with_bad_clips, (limited(own, 2), names, "nan", {}))
 
 
 @pytest.mark.distributed
 def test_good_steps_between_bad_ones_let_a_run_go_on(clips, tmp_path):
     own = with_manifest(tiny_config(clips, tmp_path / "run", steps=10, batch=1))
-    runs = run_ranks(2, trained_with_bad_clips, (own, ("d.mp4",), "nan", {"max_bad_steps": 2}))
+    runs = run_ranks(2, trained_with_bad_clips, (limited(own, 2), ("d.mp4",), "nan", {}))
+    assert runs[0].num_skipped == 2
     for run in runs:
         assert len(run.finished.losses) == 8
         assert run.finished.step == 10
@@ -277,7 +296,7 @@ def test_a_cache_that_is_gone_ends_the_run_with_advice(clips, tmp_path):
     own = with_manifest(tiny_config(clips, tmp_path / "run", steps=6, batch=1))
     own = changed(own, "planner", name="static_sp")
     with pytest.raises(DataError, match=r"3 steps in a row .* delete '.*cache' to encode"):
-        run_ranks(2, trained_with_bad_clips, (own, names, "lost", {"max_bad_steps": 3}))
+        run_ranks(2, trained_with_bad_clips, (limited(own, 3), names, "lost", {}))
 
 
 @pytest.mark.distributed

@@ -213,7 +213,10 @@ def test_a_run_may_go_on_from_a_lora(clips, tmp_path):
         ({"alpha": 4.0}, r"lora\.alpha is 4\.0, but lora\.rank is 0"),
         ({"init_from": "a"}, r"lora\.init_from is 'a', but lora\.rank is 0"),
         ({"rank": -1}, r"lora\.rank is -1"),
-        ({"rank": 2, "targets": "attn"}, r"lora\.targets is 'attn'; take one of attention, "),
+        (
+            {"rank": 2, "targets": "attn"},
+            r"lora\.targets is 'attn'; did you mean 'attention'\? choose ",
+        ),
         ({"rank": 2, "targets": ()}, r"lora\.targets names no layer"),
     ],
 )

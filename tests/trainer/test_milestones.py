@@ -34,17 +34,19 @@ class Seen:
     trained: list[float] = field(default_factory=list)
     videos: list[tuple[int, int, bytes]] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
+    stopped_by: int | None = None
 
 
 def run(world: World, config: RunConfig, options: dict[str, Any]) -> Seen:
     """A run whose held-out losses after 0, 1, 2, … steps are given."""
     seen = Seen()
+    _ask_to_stop_within(world, *options.get("stop_within", ("", 0)))
     losses = options.get("losses")
     if losses is not None:
         plain = milestones.held_out_loss
 
-        def given(session, cluster, step):
-            return replace(plain(session, cluster, step), loss=losses[step])
+        def given(session, cluster, step, wants_stop):
+            return replace(plain(session, cluster, step, wants_stop), loss=losses[step])
 
         milestones.held_out_loss = given
     with tiny_session(world, config) as (session, heard):
@@ -70,8 +72,26 @@ def run(world: World, config: RunConfig, options: dict[str, Any]) -> Seen:
             on_sampled=seen.sampled.append,
             is_sampled=lambda done: done in options.get("known", ()),
         )
-        train(session, listener, resume=options.get("resume", False))
+        finished = train(session, listener, resume=options.get("resume", False))
+        seen.stopped_by = finished.stopped_by
     return seen
+
+
+def _ask_to_stop_within(world: World, what: str, call: int) -> None:
+    """The last rank alone gets a signal as it begins to validate or to sample for the n-th time."""
+    if not what:
+        return
+    plain = getattr(milestones, what)
+    calls = 0
+
+    def asked(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and world.rank == world.size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(*arguments)
+
+    setattr(milestones, what, asked)
 
 
 def config_of(clips: Path, run_dir: Path, **validation: Any) -> RunConfig:
@@ -113,6 +133,26 @@ def test_what_was_due_when_a_run_was_stopped_is_done_when_it_goes_on(clips, tmp_
     assert again[0].sampled == [2, 4]
     known = run_ranks(1, run, (config, {"resume": True, "known": (4,)}))[0]
     assert (known.validated, known.sampled) == ([], [])
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("what", ["held_out_loss", "sample_videos"])
+def test_a_signal_while_a_run_validates_or_samples_ends_it_there_with_a_checkpoint(
+    clips, tmp_path, what
+):
+    config = config_of(
+        clips, tmp_path / "run", every=2, sample_every=2, prompts=PROMPTS, **SMALL_SAMPLES
+    )
+    before = run_ranks(2, run, (config, {"stop_within": (what, 1)}))
+    assert [seen.stopped_by for seen in before] == [signal.SIGTERM] * 2
+    assert [seen.trained for seen in before] == [[], []]
+    stopped = run_ranks(2, run, (config, {"stop_within": (what, 2)}))
+    assert [seen.stopped_by for seen in stopped] == [signal.SIGTERM] * 2
+    assert stopped[0].validated == ([0] if what == "held_out_loss" else [0, 2])
+    assert stopped[0].sampled == [0]
+    assert steps_of(config) == [2], "without another step"
+    again = run_ranks(2, run, (config, {"resume": True}))[0]
+    assert (again.validated, again.sampled, len(again.trained)) == ([2, 4], [2, 4], 2)
 
 
 @pytest.mark.distributed

@@ -193,7 +193,7 @@ def test_uniform_sampling_with_logit_normal_weights_has_the_loss_of_logit_normal
 )
 def test_settings_that_mean_nothing_are_refused(values, words):
     with pytest.raises(ConfigError, match=words):
-        ObjectiveSettings(**values)
+        ObjectiveSettings(**values).check("ddpm")
 
 
 def test_settings_of_the_other_kind_are_refused():

@@ -164,7 +164,7 @@ def test_a_clip_that_cannot_be_decoded_is_voted_out_on_all_ranks(clips, tmp_path
         assert [sum(is_kept) for is_kept in run.is_kept] == [NUM_CLIPS - 1] * 2
         assert run.losses == runs[0].losses
         assert all(map(math.isfinite, run.losses))
-    assert runs[0].said.count("step 1: clip 'b.mp4' cannot be read; left out") == 1
+    assert runs[0].said.count("step 2: clip 'b.mp4' cannot be read; left out") == 1
 
 
 def trained_with_a_failing_encoder(world: World, config: RunConfig) -> Run:
@@ -190,7 +190,7 @@ def test_a_clip_that_cannot_be_encoded_costs_one_step_at_most_and_is_left_out_fr
         assert [math.isfinite(loss) for loss in run.losses] == [False, True, True]
         assert [sum(is_kept) for is_kept in run.is_kept] == [NUM_CLIPS] + [NUM_CLIPS - 1] * 2
         if run.said:
-            assert any("step 0: no finite gradient (clips 'b.mp4' (" in line for line in run.said)
+            assert any("step 1: no finite gradient (clips 'b.mp4' (" in line for line in run.said)
     assert [path.read_text() for path in (tmp_path / "cache" / "rejected").iterdir()] == [
         "too tall"
     ]

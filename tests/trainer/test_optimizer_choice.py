@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from arachne.core.errors import ConfigError
 from arachne.core.strict_json import from_json, to_json
@@ -12,7 +13,7 @@ from arachne.cost.memory import resident_use
 from arachne.cost.model_counts import model_counts
 from arachne.runtime.optimizers import AdamWOptions, ClassOptions, MuonOptions
 from arachne.trainer.config import RunConfig
-from arachne.trainer.optimizer_choice import optimizer_choice
+from arachne.trainer.optimizer_choice import check_muon_applies, optimizer_choice
 from arachne.trainer.planning import run_costs
 from arachne.trainer.settings.optimizer import OptimizerSettings
 from tests.trainer.tiny_runs import tiny_config
@@ -38,7 +39,7 @@ def test_every_name_leads_to_its_optimizer_with_the_settings_that_it_has():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "adam"}, "'adam'; choose 'adamw', 'adamw8bit', 'muon' or the path of a class"),
+        ({"name": "adam"}, "'adamw8bit' or 'muon', or the path of a class"),
         ({"options": {"momentum": 0.9}}, "optimizer.options are for Muon and for classes"),
         ({"name": "muon", "options": {"lr": 0.9}}, "write it as optimizer.lr"),
         ({"whole_matrices": True}, "optimizer.whole_matrices is for classes"),
@@ -82,3 +83,12 @@ def test_memory_is_planned_for_the_optimizer_that_trains(tmp_path):
     assert bytes_each(name="adamw8bit") == pytest.approx(4.0 + 2.0 + 2 * 4 / 256)
     assert 8.0 < bytes_each(name="muon") < 12.0
     assert bytes_each(name="torch.optim.SGD") == pytest.approx(12.0)
+
+
+def test_muon_with_no_matrix_to_update_is_refused():
+    module = torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([torch.nn.Linear(2, 2)])})
+    check_muon_applies(OptimizerSettings(name="muon"), module)
+    module.blocks[0].weight.requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"'muon', which updates matrices .* trains none of them"):
+        check_muon_applies(OptimizerSettings(name="muon"), module)
+    check_muon_applies(OptimizerSettings(name="adamw"), module)

@@ -25,12 +25,7 @@ def raced(world: World, config: RunConfig) -> tuple[RaceResult, list[tuple[int, 
     with tiny_session(world, config) as (session, _heard):
         steps = heterogeneous_steps(session, first=0, count=3, span=3.0)
         for step in steps:
-            tokens = [
-                clip.num_tokens
-                for clip in session.prepared.train.step_batch(
-                    seed=config.run.seed, step=step, num_clips=config.batch.clips
-                ).batch.clips
-            ]
+            tokens = [clip.num_tokens for clip in session.step_batch(step).batch.clips]
             assert max(tokens) >= 3 * min(tokens)
         assert heterogeneous_steps(session, first=0, count=1, span=100.0) == []
         done: list[int] = []

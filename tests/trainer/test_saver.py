@@ -169,5 +169,27 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
         checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=2 * 10**9)
     )
     checkpoint.check_free_space(tmp_path, 2 * 10**9)
-    with pytest.raises(CheckpointError, match=r"has 2.* free, a checkpoint needs .*untouched"):
+    refused = r"has 2.* free, a checkpoint needs .*; "
+    with pytest.raises(CheckpointError, match=refused + r"there is no earlier .* start again"):
         checkpoint.check_free_space(tmp_path, 2 * 10**9 + 1)
+    (tmp_path / "checkpoints" / "step-000001").mkdir()
+    with pytest.raises(CheckpointError, match=refused + r".* untouched; .* go on with --resume"):
+        checkpoint.check_free_space(tmp_path, 2 * 10**9 + 1)
+
+
+def owned_bytes(world: World, config: RunConfig) -> tuple[int, list[int]]:
+    """Bytes of what this rank owns, and what the space of its saves was checked for."""
+    asked: list[int] = []
+    saver.check_free_space = lambda _, needed: asked.append(needed)
+    with tiny_session(world, config) as (session, _), CheckpointSaver(session) as checkpoints:
+        begin(checkpoints, session, 1)
+        checkpoints.finish()
+        return sum(piece.values.nbytes for piece in session.optimizer.pieces()), asked
+
+
+@pytest.mark.distributed
+def test_space_is_asked_for_all_that_all_ranks_own_even_if_some_own_more(config):
+    results = run_ranks(3, owned_bytes, (changed(config, "optimizer", name="muon"),))
+    owned = [num_bytes for num_bytes, _ in results]
+    assert len(set(owned)) > 1, "whole matrices do not divide evenly"
+    assert [asked for _, asked in results] == [[sum(owned)]] * 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from arachne.core.errors import CheckpointError, ConfigError, DataError
 from arachne.core.strict_json import to_json
-from arachne.core.units import bytes_text, count_text
+from arachne.core.units import bytes_text
 
 if TYPE_CHECKING:
     from arachne.trainer.checkpoint_files import StepFolder
@@ -92,71 +92,85 @@ def run(arguments: argparse.Namespace) -> int:
     folders = step_folders(checkpoints_dir(run_dir))
     if not folders:
         raise CheckpointError(f"run {str(run_dir)!r} has no checkpoint")
-    rows = [_row(folder, is_hashed=arguments.verify) for folder in folders]
+    found = [_row(folder, is_hashed=arguments.verify) for folder in folders]
+    rows = [row for row in found if row is not None]
     if arguments.json:
-        print(to_json({"checkpoints": rows, "pruned": pruned}))
-    else:
-        _print_table(rows, pruned, is_hashed=arguments.verify)
+        print(to_json({"checkpoints": rows, "pruned": [row.name for row in pruned]}))
+        return 3 if any(row.fault for row in rows) else 0
+    _print_table(rows, is_hashed=arguments.verify)
+    if pruned:
+        freed = bytes_text(sum(row.num_bytes for row in pruned))
+        print(f"deleted {freed}: {', '.join(row.name for row in pruned)}")
+    elif keep is not None:
+        print("nothing to delete")
     return 3 if any(row.fault for row in rows) else 0
 
 
-def _pruned(run_dir: Path, keep: int) -> tuple[str, ...]:
-    """Delete what is older than the `keep` newest, counted from the newest whole one."""
+def _pruned(run_dir: Path, keep: int) -> tuple[CheckpointRow, ...]:
+    """Delete what is older than the `keep` newest, and give what is gone.
+
+    Counted from the newest that a run can go on from. What crashes left of earlier steps goes too.
+    """
     from arachne.cli.run_dir import locked_run_dir
     from arachne.trainer.checkpoint import Keep, prune
-    from arachne.trainer.checkpoint_files import disk_errors_named, step_folders
+    from arachne.trainer.checkpoint_contents import loadable
+    from arachne.trainer.checkpoint_files import checkpoints_dir, disk_errors_named, step_folders
     from arachne.trainer.checkpoint_reader import newest
 
     with locked_run_dir(run_dir), disk_errors_named(run_dir):
-        whole = newest(run_dir, on_skip=lambda _: None)
-        (step,) = (f.step for f in step_folders(whole.parent) if f.path == whole)
-        return prune(run_dir, Keep(newest=keep), newest_step=step)
+        whole = newest(run_dir, lambda _: None, check=loadable)
+        root = checkpoints_dir(run_dir)
+        before = [_row(folder, is_hashed=False) for folder in step_folders(root)]
+        (step,) = (f.step for f in step_folders(root) if f.path == whole)
+        prune(run_dir, Keep(newest=keep), newest_step=step)
+        return tuple(row for row in before if row is not None and not (root / row.name).exists())
 
 
-def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow:
-    from arachne.trainer.checkpoint_reader import CheckpointReader, verified
+def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
+    """What is known of a folder; None if a training that runs has just renamed or pruned it."""
+    from arachne.trainer.checkpoint_contents import loadable
+    from arachne.trainer.checkpoint_reader import read_index
 
     path = folder.path
-    files = [file for file in path.iterdir() if file.is_file()]
+    try:
+        num_bytes = sum(file.stat().st_size for file in path.iterdir())
+        written_s = path.stat().st_mtime
+    except FileNotFoundError:
+        return None
     state, fault = None, ""
     if folder.suffix in ("", ".replaced"):
         try:
-            state = (verified(path) if is_hashed else CheckpointReader(path)).state
+            state = (loadable(path) if is_hashed else read_index(path)).state
         except CheckpointError as error:
             fault = str(error).removeprefix(f"checkpoint {path.name}: ")
     return CheckpointRow(
         name=path.name,
         step=folder.step,
         condition=_CONDITIONS[folder.suffix],
-        num_bytes=sum(file.stat().st_size for file in files),
-        written=datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        num_bytes=num_bytes,
+        written=datetime.fromtimestamp(written_s, UTC).isoformat(timespec="seconds"),
         ranks=state.world_size if state else None,
         loss=state.losses[-1] if state and state.losses else None,
         fault=fault,
     )
 
 
-def _print_table(rows: list[CheckpointRow], pruned: tuple[str, ...], *, is_hashed: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column, justify in (("checkpoint", "left"), ("written (UTC)", "left"), ("size", "right")):
-        table.add_column(column, justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
-    table.add_column("ranks", justify="right")
-    table.add_column("loss", justify="right")
-    table.add_column("condition", overflow="fold")
+def _print_table(rows: list[CheckpointRow], *, is_hashed: bool) -> None:
+    """Columns without a frame, as wide as they need: each checkpoint is one line in a pipe too."""
+    cells = [("checkpoint", "written (UTC)", "size", "ranks", "loss", "condition")]
     for row in rows:
         whole = "whole" if is_hashed and row.condition == "committed" else row.condition
-        table.add_row(
-            row.name,
-            row.written.removesuffix("+00:00").replace("T", " "),
-            bytes_text(row.num_bytes),
-            "" if row.ranks is None else str(row.ranks),
-            "" if row.loss is None else f"{row.loss:.4f}",
-            row.fault or whole,
+        cells.append(
+            (
+                row.name,
+                row.written.removesuffix("+00:00").replace("T", " "),
+                bytes_text(row.num_bytes),
+                "" if row.ranks is None else str(row.ranks),
+                "" if row.loss is None else f"{row.loss:.4f}",
+                row.fault or whole,
+            )
         )
-    console = Console(highlight=False)
-    console.print(table)
-    if pruned:
-        console.print(f"deleted {count_text(len(pruned), 'checkpoint')}: {', '.join(pruned)}")
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for name, written, *figures, condition in cells:
+        right = "  ".join(f"{f:>{w}}" for f, w in zip(figures, widths[2:-1], strict=True))
+        print(f"{name:<{widths[0]}}  {written:<{widths[1]}}  {right}  {condition}")

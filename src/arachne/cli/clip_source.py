@@ -138,15 +138,10 @@ def _refuse_resolutions(arguments: argparse.Namespace, source: str) -> None:
 
 
 def _inspected(config: "RunConfig", rules: "ShapeRules", geometry: Geometry) -> Ledger:
-    from arachne.data.inspect import inspect_dataset
+    from arachne.trainer.sources import inspected_sources
 
-    return inspect_dataset(
-        Path(config.data.path),
-        rules,
-        geometry,
-        config.data.missing_caption,
-        num_workers=len(os.sched_getaffinity(0)),
-    )
+    num_workers = len(os.sched_getaffinity(0))
+    return inspected_sources(config.data, rules, geometry, num_workers=num_workers)
 
 
 def _drawn(

@@ -137,7 +137,7 @@ def _comparison(
     simulated = [name for name in names if name != gpipe.NAME]
     compared = compared_steps(simulated, requests, perturbation)
     figures = planner_figures(compared, bounds_s)
-    clips = f"{count_text(modelled.clips_per_step, 'clip')} a step"
+    clips = f"{modelled.batch_text} a step"
     lead = f"{modelled.cluster}, {clips}, {count_text(len(bounds_s), 'step')}, modelled"
     if arguments.disturb:
         lead += f", disturbed by {', '.join(arguments.disturb)}"

@@ -9,24 +9,28 @@ import importlib.metadata
 import os
 import resource
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from arachne.cli.doctor_of_run import findings_of_run
+from arachne.cli.finding import Finding
 from arachne.core.strict_json import to_json
+from arachne.core.strict_toml import load_toml
 from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.trainer.config import RunConfig
 
 _EXAMPLE = """example:
   arachne doctor
   arachne doctor --folder runs/ --json
+  arachne doctor --run examples/one-gpu.toml     can this machine do that run?
   torchrun --nproc-per-node 8 -m arachne doctor     all ranks meet; with srun on several machines
 
 exit code: 0 nothing stops a training, 2 something does"""
-
-Verdict = Literal["good", "warning", "fault"]
 
 _PACKAGES = {
     "torch": "",
@@ -40,27 +44,11 @@ _PACKAGES = {
 """Packages with what they are needed for where Arachne works without them."""
 
 _LEAST_FREE_BYTES = 20e9
+_LEAST_TEMPORARY_BYTES = 1e9
 _LEAST_SHARED_BYTES = 1e9
 _LEAST_OPEN_FILES = 4096
 _MOST_CLOCK_SKEW_S = 0.5
 _SLOW_MEETING_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        what: Its name.
-        verdict: A `fault` stops trainings; a `warning` slows or limits them.
-        found: What is there.
-        fix: What to change; empty when good.
-    """
-
-    what: str
-    verdict: Verdict
-    found: str
-    fix: str = ""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,18 +64,32 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where runs and caches will be written"
     )
+    parser.add_argument(
+        "--run",
+        dest="run_file",
+        type=Path,
+        metavar="RUN.toml",
+        help="also check this run's folders, disk, cluster file and memory",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings; 2 if one of them is a fault, else 0."""
+    """Print the findings; 2 if one of them is a fault, else 0.
+
+    Raises:
+        ConfigError: The run file cannot be read, or does not fit together.
+    """
+    config = load_toml(arguments.run_file, RunConfig) if arguments.run_file else None
     findings = [
         *_packages(),
         *_devices(),
         _disk(arguments.folder),
+        _temporary_folder(),
         _shared_memory(Path("/dev/shm")),
         _open_files(),
+        *(findings_of_run(config, _gpu_bytes()) if config is not None else ()),
     ]
     rank, others = _meeting()
     findings += others
@@ -144,6 +146,66 @@ def _devices() -> Iterator[Finding]:
         yield Finding(what=f"GPU {index}", verdict="good", found=found)
     nccl: Any = getattr(torch.cuda, "nccl", None)
     yield Finding(what="NCCL", verdict="good", found=".".join(map(str, nccl.version())))
+    yield _driver(str(torch.version.cuda))
+
+
+def _gpu_bytes() -> list[int]:
+    """Memory of each GPU that torch can use."""
+    try:
+        import torch
+    except ImportError:
+        return []
+    if not torch.cuda.is_available():
+        return []
+    count = torch.cuda.device_count()
+    return [torch.cuda.get_device_properties(index).total_memory for index in range(count)]
+
+
+def _driver(needed: str) -> Finding:
+    """The driver that is installed, and the CUDA that torch was built for."""
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20.0,
+        ).stdout.split()
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding(
+            what="driver",
+            verdict="warning",
+            found=f"nvidia-smi does not answer: {error}",
+            fix="look at the driver; it may hang, or lie outside of the container",
+        )
+    is_one = len(set(found)) == 1
+    return Finding(
+        what="driver",
+        verdict="good" if is_one else "warning",
+        found=f"{', '.join(sorted(set(found)))}; torch is built for CUDA {needed}",
+        fix="" if is_one else "install one driver for all GPUs",
+    )
+
+
+def _temporary_folder() -> Finding:
+    """Where sockets, and files of other libraries, lie for a moment."""
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        return Finding(
+            what="TMPDIR",
+            verdict="fault",
+            found="no temporary folder can be written",
+            fix="set TMPDIR to a folder on a local disk",
+        )
+    free = shutil.disk_usage(folder).free
+    is_enough = free >= _LEAST_TEMPORARY_BYTES
+    return Finding(
+        what="TMPDIR",
+        verdict="good" if is_enough else "warning",
+        found=f"{folder!r}, {bytes_text(free)} free",
+        fix="" if is_enough else "free space there, or set TMPDIR to another local disk",
+    )
 
 
 def _disk(folder: Path) -> Finding:

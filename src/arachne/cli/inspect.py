@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from arachne.cli.inspected_memory import largest_shape
 from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import FAMILIES, family_named
@@ -59,12 +60,22 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--fps", type=float, help="frames per second that clips are retimed to")
     parser.add_argument("--resolution", type=int, help="a frame has at most N*N pixels")
     parser.add_argument("--frame-buckets", help="legal lengths, for example 1,17,33")
+    parser.add_argument(
+        "--frame-extraction",
+        choices=("head", "middle", "uniform", "chunk", "slide", "full"),
+        help="which pieces of a longer clip train (default: head)",
+    )
     parser.add_argument("--missing-caption", choices=("error", "empty"), help="stop, or go on")
     parser.add_argument("--family", choices=tuple(FAMILIES), help="model family (default: wan)")
     parser.add_argument(
         "--preset", help="model whose FLOPs are shared out (default: the run's, or the first)"
     )
     parser.add_argument("--workers", type=int, help="processes (default: one per CPU, up to 8)")
+    parser.add_argument(
+        "--decode",
+        action="store_true",
+        help="decode every clip, too: frames are else estimated by counting packets",
+    )
     parser.add_argument("--rows", type=int, default=200, help="most clips in the table")
     parser.add_argument("--clip", metavar="NAME", help="show one clip's arithmetic in full")
     parser.add_argument(
@@ -100,23 +111,35 @@ def run(arguments: argparse.Namespace) -> int:
     clips = read_clips(found.root, found.data.missing_caption)
     if arguments.clip:
         return _print_clip(found, clips, arguments.clip)
-    ledger = _ledger(found, clips, num_workers)
-    shares = bucket_shares(ledger, found.family.presets[found.preset])
+    ledger = _ledger(found, clips, num_workers, is_decoded=arguments.decode)
+    shape = found.family.presets[found.preset]
+    shares = bucket_shares(ledger, shape)
+    largest = largest_shape(shares, shape)
     if arguments.html:
         _write_page(arguments.html, found, layout, ledger, shares, arguments.rows)
     if arguments.json:
         table = {"layout": layout, "counts": ledger.counts, "rows": ledger.rows}
-        print(to_json({**table, "preset": found.preset, "buckets": shares}))
+        table |= {"frames_are": "decoded" if arguments.decode else "estimated"}
+        table |= {"preset": found.preset, "buckets": shares, "largest": largest}
+        print(to_json(table))
     else:
         console = Console()
         console.print(f"layout: {layout}", highlight=False)
         console.print(ledger_table(ledger, arguments.rows))
         console.print(cost_table(shares, found.preset))
-        console.print(ledger_summary(ledger))
+        if largest is not None:
+            console.print(largest.text, highlight=False)
+        console.print(ledger_summary(ledger), highlight=False)
+        if not arguments.decode:
+            console.print("frames are estimated from packets; --decode decodes every clip")
+        for other in found.data.others:
+            console.print(f"not shown: dataset {other.label!r}; see arachne inspect {other.path}")
     return 3 if ledger.counts["rejected"] else 0
 
 
-def _ledger(found: "_Inspected", clips: Sequence[Clip], num_workers: int) -> Ledger:
+def _ledger(
+    found: "_Inspected", clips: Sequence[Clip], num_workers: int, *, is_decoded: bool = False
+) -> Ledger:
     from arachne.data.inspect import inspect_clips  # PyAV loads FFmpeg: not before it is needed
 
     with _progress() as progress:
@@ -128,6 +151,7 @@ def _ledger(found: "_Inspected", clips: Sequence[Clip], num_workers: int) -> Led
             found.family.geometry,
             num_workers,
             lambda done, total: progress.update(task, completed=done, total=total),
+            is_decoded,
         )
 
 
@@ -135,12 +159,14 @@ def _print_clip(found: "_Inspected", clips: Sequence[Clip], name: str) -> int:
     """All that is known of a clip, or of each clip of a file."""
     from arachne.data.clip_arithmetic import clip_arithmetic, clips_named
 
-    ledger = _ledger(found, clips_named(clips, name), 1)
+    named = clips_named(clips, name)
+    rules, geometry = found.data.shape_rules, found.family.geometry
+    ledgers = [_ledger(found, [clip], 1) for clip in named]
     console = Console()
-    for row in ledger.rows:
-        steps = clip_arithmetic(found.root, row, found.data.shape_rules, found.family.geometry)
-        console.print(steps_table(row.clip.name, steps))
-    return 3 if ledger.counts["rejected"] else 0
+    for clip, ledger in zip(named, ledgers, strict=True):
+        steps = clip_arithmetic(found.root, ledger.rows, rules, geometry)
+        console.print(steps_table(clip.name, steps))
+    return 3 if any(ledger.counts["rejected"] for ledger in ledgers) else 0
 
 
 def _write_page(
@@ -212,6 +238,7 @@ def _inspected(arguments: argparse.Namespace) -> _Inspected:
         "fps": arguments.fps,
         "resolution": arguments.resolution,
         "frame_buckets": _lengths(arguments.frame_buckets),
+        "frame_extraction": arguments.frame_extraction,
         "missing_caption": arguments.missing_caption,
     }
     changes = {name: value for name, value in given.items() if value is not None}

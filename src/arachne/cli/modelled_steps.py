@@ -12,6 +12,7 @@ from arachne.core.batch import Batch
 from arachne.core.cascade import Encoder
 from arachne.core.cluster import Cluster
 from arachne.core.errors import ConfigError, DataError
+from arachne.trainer.settings.batch import BatchSettings
 
 Encoding = Literal["cached", "same", "ahead"]
 
@@ -22,6 +23,7 @@ _MOST_STEPS = 100_000
 _MOST_CLIPS = 100_000
 
 if TYPE_CHECKING:
+    from arachne.trainer.clip_order import ClipOrder
     from arachne.trainer.config import RunConfig
     from arachne.trainer.dataset import TrainingData
     from arachne.trainer.planning import PlanRequest
@@ -35,8 +37,9 @@ class ModelledSteps:
         cluster: The cluster's name, NAMExGPUS.
         clips: What steps are drawn from.
         first: Request of step 0; those of other steps differ in their batches alone.
-        data: The clips that train, for the sampler.
-        clips_per_step: Clips of a step.
+        data: The clips that train.
+        order: Which of them each step trains.
+        batch_text: How much a step trains, in words.
         encoding: Whether latents and text states are `cached`, made in the `same` step, or one step
             `ahead`, where they fill the idle ends of the step before.
     """
@@ -45,7 +48,8 @@ class ModelledSteps:
     clips: ModelledClips
     first: "PlanRequest"
     data: "TrainingData"
-    clips_per_step: int
+    order: "ClipOrder"
+    batch_text: str
     encoding: Encoding = "cached"
 
     def steps(self, num_steps: int) -> "tuple[PlanRequest, ...]":
@@ -58,21 +62,22 @@ class ModelledSteps:
         Their latents and text states are taken to be cached.
         """
         cached = replace(self, encoding="cached")
-        num_whole, num_left = divmod(num_clips, self.clips_per_step)
-        requests = cached.steps(num_whole)
-        if not num_left:
-            return requests
-        last = cached._step(num_whole)
-        batch = replace(last.batch, clips=last.batch.clips[:num_left])
-        return (*requests, replace(last, batch=batch))
+        requests: list[PlanRequest] = []
+        num_left = num_clips
+        while num_left > 0:
+            request = cached._step(len(requests))
+            clips = request.batch.clips[:num_left]
+            requests.append(replace(request, batch=replace(request.batch, clips=clips)))
+            num_left -= len(clips)
+        return tuple(requests)
 
     def _step(self, step: int) -> "PlanRequest":
-        batch = _batch(self.data, self.first.seed, step, self.clips_per_step)
+        batch = _batch(self.data, self.order, step)
         if self.encoding == "cached":
             return replace(self.first, batch=batch)
         if self.encoding == "same":
             return replace(self.first, batch=_uncached(batch))
-        following = _batch(self.data, self.first.seed, step + 1, self.clips_per_step)
+        following = _batch(self.data, self.order, step + 1)
         return replace(self.first, batch=batch, next_batch=_uncached(following))
 
 
@@ -82,7 +87,7 @@ def add_modelled_steps(parser: argparse.ArgumentParser, *, steps_help: str) -> N
     parser.add_argument("--cluster", help="NAMExGPUS, or `list` (default: the run file's)")
     parser.add_argument("--steps", type=int, default=8, help=f"{steps_help} (default: 8)")
     parser.add_argument(
-        "--batch", type=int, metavar="CLIPS", help="clips of a step (default: batch.clips)"
+        "--batch", type=int, metavar="CLIPS", help="clips of a step (default: what [batch] says)"
     )
     add_clip_source(parser)
     group = parser.add_argument_group("launches and memory")
@@ -125,14 +130,16 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
     """
     config = loaded_config(arguments, needs_data=arguments.clips is None, needs_model=False)
     check_count("--steps", arguments.steps, most=_MOST_STEPS)
-    if arguments.batch is None:
-        check_count("batch.clips", config.batch.clips, most=_MOST_CLIPS)
-    else:
+    batch = config.batch
+    if arguments.batch is not None:
         check_count("--batch", arguments.batch, most=_MOST_CLIPS)
+        batch = BatchSettings(clips=arguments.batch)
+    elif batch.unit == "clips":
+        check_count("batch.clips", batch.clips, most=_MOST_CLIPS)
     planner, optimizer = config.planner, config.optimizer
     return replace(
         config,
-        batch=replace(config.batch, clips=arguments.batch or config.batch.clips),
+        batch=batch,
         planner=replace(
             planner,
             recompute=arguments.recompute or planner.recompute,
@@ -149,7 +156,9 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
         ArachneError: The options, the dataset or the cluster cannot work.
     """
     from arachne.cost.cluster_files import cluster_names, load_cluster
+    from arachne.trainer.clip_order import clip_order
     from arachne.trainer.dataset import TrainingData
+    from arachne.trainer.planning_shape import planning_shape
 
     name = config.cluster.name if arguments.cluster is None else arguments.cluster
     if name == "auto":
@@ -166,12 +175,14 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
         video_fingerprint="",
         text_fingerprint="",
     )
+    order = clip_order(clips.rows, config, planning_shape(config.model))
     return ModelledSteps(
         cluster=name,
         clips=clips,
-        first=_first_request(config, data, cluster),
+        first=_first_request(config, data, order, cluster),
         data=data,
-        clips_per_step=config.batch.clips,
+        order=order,
+        batch_text=config.batch.text,
         encoding="ahead" if arguments.fill else "same" if arguments.encode else "cached",
     )
 
@@ -202,17 +213,19 @@ def write_page(path: Path, page: str) -> None:
         raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose another") from error
 
 
-def _first_request(config: "RunConfig", data: "TrainingData", cluster: Cluster) -> "PlanRequest":
+def _first_request(
+    config: "RunConfig", data: "TrainingData", order: "ClipOrder", cluster: Cluster
+) -> "PlanRequest":
     from arachne.trainer.planning import run_costs, run_request
     from arachne.trainer.planning_shape import planning_shape
 
     needs_heads = cluster.device.name != "CPU core"
     costs = run_costs(config, planning_shape(config.model), cluster, needs_heads=needs_heads)
-    return run_request(config, _batch(data, config.run.seed, 0, config.batch.clips), costs)
+    return run_request(config, _batch(data, order, 0), costs)
 
 
-def _batch(data: "TrainingData", seed: int, step: int, num_clips: int) -> Batch:
-    return data.step_batch(seed=seed, step=step, num_clips=num_clips).batch
+def _batch(data: "TrainingData", order: "ClipOrder", step: int) -> Batch:
+    return data.step_batch(step, order.draws(step)).batch
 
 
 def _uncached(batch: Batch) -> Batch:

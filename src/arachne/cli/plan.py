@@ -17,7 +17,7 @@ from arachne.cli.planned_memory import planned_memory, print_memory
 from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
-from arachne.core.units import count_text, seconds_text
+from arachne.core.units import seconds_text
 
 if TYPE_CHECKING:
     from arachne.trainer.config import RunConfig
@@ -129,7 +129,7 @@ def _print_table(config: "RunConfig", modelled: ModelledSteps, steps: list[Plann
     from rich.console import Console
     from rich.table import Table
 
-    clips = f"{count_text(config.batch.clips, 'clip')} a step"
+    clips = f"{config.batch.text} a step"
     table = Table(
         title=f"{config.planner.name} on {modelled.cluster}, {clips} (modelled)",
         title_justify="left",

@@ -15,6 +15,7 @@ _EXAMPLE = """example:
   arachne prepare examples/quickstart.toml --dry-run
   arachne prepare examples/quickstart.toml --workers 4
   torchrun --nproc-per-node 8 -m arachne prepare examples/quickstart.toml
+  RAY_ADDRESS=auto arachne prepare examples/quickstart.toml --engine ray
 
 Goes on where it was ended. Any number of these may run at once, on all machines that share the
 cache. Training prepares what is missing by itself.
@@ -34,6 +35,13 @@ def add_parser(subparsers: Any) -> None:
     add_run_file(parser)
     parser.add_argument(
         "--workers", type=int, help="processes to start (default: one per GPU, or per CPU core)"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("processes", "ray"),
+        default="processes",
+        help="who starts them: this machine, or the Ray cluster that RAY_ADDRESS names, which sees "
+        "the same files (without RAY_ADDRESS a Ray of its own)",
     )
     parser.add_argument(
         "--clip-timeout",
@@ -61,7 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
     config = loaded_config(arguments)
 
     # Only now: torch and diffusers take seconds to import.
-    from arachne.cli.preparing import Request, estimate, prepare_as_rank, prepare_on_processes
+    from arachne.cli.preparing import (
+        Request,
+        estimate,
+        prepare_as_rank,
+        prepare_on_processes,
+        prepare_on_ray,
+    )
     from arachne.runtime.world import is_under_torchrun
 
     request = Request(
@@ -73,7 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
         found = estimate(config, request)
         print(to_json(found) if arguments.json else _estimate_text(found))
         return 0
-    if not is_under_torchrun():
+    if arguments.engine == "ray" and is_under_torchrun():
+        raise ConfigError("--engine ray starts its own workers; run it without torchrun")
+    if arguments.engine == "ray":
+        outcome = prepare_on_ray(config, request)
+    elif not is_under_torchrun():
         outcome = prepare_on_processes(config, request)
     elif arguments.workers is not None:
         raise ConfigError("--workers cannot be set under torchrun; use its --nproc-per-node")

@@ -1,11 +1,10 @@
-"""What `arachne prepare` does: the run's ledger, then its arrays, on processes or on ranks."""
+"""What `arachne prepare` does: the run's ledger, then its arrays, on processes, ranks or Ray."""
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,12 +17,11 @@ from arachne.core.families import family_named
 from arachne.core.ledger import Ledger
 from arachne.core.strict_toml import load_toml
 from arachne.data.atomic_file import remove_leftovers
-from arachne.data.layouts import read_clips
 from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Settled, Workshop
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.prepare import Latents, Piece, Store
-from arachne.models.encoders import text_encoder_named, video_encoder_named
+from arachne.models.first_frame import packed_values
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.reporting.run_files import MANIFEST, RESOLVED_CONFIG
 from arachne.runtime.world import join_world, leave_world, resolved_device_kind
@@ -36,6 +34,12 @@ from arachne.trainer.preparation import (
     workshop_of,
 )
 from arachne.trainer.preparing_processes import make_on_processes
+from arachne.trainer.preparing_ray import make_on_ray, ray_cluster
+from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
+from arachne.trainer.sources import listed_clips
+
+_Make = Callable[[Sequence[Piece], Callable[[Settled], None]], None]
+"""Makes pieces and tells what became of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,7 @@ def estimate(config: RunConfig, request: Request) -> Estimate:
     pixels = 0
     for bucket in buckets:
         assert bucket is not None
-        values += video_encoder.latent_channels * prod(geometry.latent_grid(bucket))
+        values += packed_values(video_encoder, geometry.latent_grid(bucket))
         pixels += bucket.num_pixels
     return Estimate(
         clips=ledger.counts,
@@ -143,8 +147,49 @@ def prepare_on_processes(config: RunConfig, request: Request) -> Outcome:
     workshop = _workshop(
         config, request, device=device, num_decoders=decoders_per_process(device, num_processes)
     )
+
+    def make(missing: Sequence[Piece], on_settled: Callable[[Settled], None]) -> None:
+        make_on_processes(
+            workshop,
+            missing,
+            num_processes=min(num_processes, len(missing)),
+            device=device,
+            on_settled=on_settled,
+        )
+
+    return _prepare(config, request, workshop.store, make)
+
+
+def prepare_on_ray(config: RunConfig, request: Request) -> Outcome:
+    """Prepare on a Ray cluster.
+
+    Raises:
+        ArachneError: See `core.errors`.
+    """
+    with ray_cluster() as cluster:
+        device = cluster.device(config.run.device)
+        num_actors = cluster.num_actors(device, request.workers)
+        workshop = _workshop(
+            config, request, device=device, num_decoders=cluster.cpus_per_actor(device)
+        )
+
+        def make(missing: Sequence[Piece], on_settled: Callable[[Settled], None]) -> None:
+            make_on_ray(
+                workshop,
+                missing,
+                cluster=cluster,
+                num_actors=num_actors,
+                device=device,
+                on_settled=on_settled,
+            )
+
+        return _prepare(config, request, workshop.store, make)
+
+
+def _prepare(config: RunConfig, request: Request, store: Store, make: _Make) -> Outcome:
+    """The run's ledger, then what the cache lacks, made by an engine."""
     with Display(is_shown=True) as display, _written_manifest(config, request, display) as manifest:
-        missing = _begin(workshop.store, manifest, is_again=request.is_again)
+        missing = _begin(store, manifest, is_again=request.is_again)
         begin_s = time.monotonic()
         reasons: dict[str, str] = {}
         settled: set[str] = set()
@@ -155,15 +200,9 @@ def prepare_on_processes(config: RunConfig, request: Request) -> Outcome:
                 reasons[event.key] = event.reason
             display.progress("preparing", len(settled), len(missing))
 
-        make_on_processes(
-            workshop,
-            missing,
-            num_processes=min(num_processes, len(missing)),
-            device=device,
-            on_settled=on_settled,
-        )
-        ledger = amend_manifest(manifest, workshop.store, reasons)
-    return _outcome(config, workshop.store, ledger, len(missing), time.monotonic() - begin_s)
+        make(missing, on_settled)
+        ledger = amend_manifest(manifest, store, reasons)
+    return _outcome(config, store, ledger, len(missing), time.monotonic() - begin_s)
 
 
 def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
@@ -206,12 +245,9 @@ def _workshop(config: RunConfig, request: Request, *, device: str, num_decoders:
 
 
 def _encoders(config: RunConfig, device: str) -> tuple[VideoEncoder, TextEncoder]:
-    settings = config.model
     return (
-        video_encoder_named(settings.video_encoder, family=settings.family, device=device),
-        text_encoder_named(
-            settings.text_encoder, settings.num_text_tokens, family=settings.family, device=device
-        ),
+        run_video_encoder(config.model, device=device),
+        run_text_encoder(config.model, device=device),
     )
 
 
@@ -271,8 +307,9 @@ def _stands(config: RunConfig, manifest: Path) -> bool:
     same_data = replace(before.data, cache=config.data.cache, held_out=config.data.held_out)
     if same_data != config.data or before.model.family != config.model.family:
         return False
-    clips = read_clips(Path(config.data.path), config.data.missing_caption)
-    return clips == tuple(row.clip for row in read_manifest(manifest).rows)
+    clips = listed_clips(config.data)
+    listed = dict.fromkeys(row.clip.listed for row in read_manifest(manifest).rows)
+    return tuple(dict.fromkeys(clips)) == tuple(listed)
 
 
 def _begin(store: Store, manifest: Path, *, is_again: bool) -> tuple[Piece, ...]:

@@ -87,9 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(world: "World", config: "RunConfig") -> "Calibration":
     from arachne.cli.training_display import TrainingDisplay
-    from arachne.trainer.measure import calibrated
+    from arachne.trainer.measure import calibrated, warm_compiled_blocks
     from arachne.trainer.session import open_session
 
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
+        warm_compiled_blocks(session)
         return calibrated(session)

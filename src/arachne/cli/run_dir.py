@@ -15,13 +15,18 @@ from arachne.core.errors import CheckpointError, ConfigError, DataError
 from arachne.core.strict_json import from_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
-from arachne.trainer.checkpoint_files import REPLACED, checkpoints_dir, step_folders, step_name
-from arachne.trainer.checkpoint_reader import newest, newest_index, verified
+from arachne.trainer.checkpoint_contents import readable
+from arachne.trainer.checkpoint_files import checkpoints_dir, has_checkpoints, step_name
+from arachne.trainer.checkpoint_reader import newest, verified
 from arachne.trainer.config import RunConfig
 
 _LOCK = ".lock"
+_JOB = ".torchrun"
 _PAUSE_S = 0.2
 _HANG_REPORTS = "hang-*.txt"
+
+_MAY_CHANGE = ("cache", "cache_online", "read_ahead_mb", "other_expert")
+"""Settings of sections that decide a loss curve which do not."""
 
 _STALE = (
     run_files.METRICS,
@@ -124,10 +129,20 @@ def _disk_errors_named(run_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def has_checkpoints(run_dir: Path) -> bool:
-    """Whether a checkpoint was ever committed there; what a crash left half-written is none."""
-    folders = step_folders(checkpoints_dir(run_dir))
-    return any(folder.suffix in ("", REPLACED) for folder in folders)
+def is_same_job(run_dir: Path, torchrun_id: str) -> bool:
+    """Whether the job of torchrun that trained there last is this one; an empty name is none."""
+    path = run_dir / _JOB
+    return bool(torchrun_id) and path.is_file() and path.read_text("utf-8") == torchrun_id
+
+
+def note_job(run_dir: Path, torchrun_id: str) -> None:
+    """Write down which job of torchrun trains there, for its ranks that are started again.
+
+    Raises:
+        ConfigError: The folder cannot be written.
+    """
+    with _disk_errors_named(run_dir):
+        (run_dir / _JOB).write_text(torchrun_id, "utf-8")
 
 
 def _check_made_by_a_run(run_dir: Path) -> None:
@@ -179,10 +194,17 @@ def _delete(path: Path) -> None:
 
 def _check_same_run(config: RunConfig, run_dir: Path) -> None:
     """What decides a loss curve must not change between two parts of one run."""
-    state = newest_index(run_dir).state  # its shards are hashed where they are loaded
+    # Its shards are hashed where they are loaded.
+    state = readable(newest(run_dir, lambda _: None, check=readable)).state
     before = from_json(state.config_json, RunConfig, what="the checkpoint's settings")
     for section in ("data", "model", "lora", "objective", "batch"):
         _check_same_section(section, getattr(before, section), getattr(config, section))
+    for name in ("name", "whole_matrices"):  # the state that it left is another class's
+        old, new = getattr(before.optimizer, name), getattr(config.optimizer, name)
+        if old != new:
+            raise ConfigError(_changed(f"optimizer.{name}", old, new))
+    if before.memory.base != config.memory.base:
+        raise ConfigError(_changed("memory.base", before.memory.base, config.memory.base))
     if before.run.seed != config.run.seed:
         raise ConfigError(_changed("run.seed", before.run.seed, config.run.seed))
     if state.step > config.run.steps:
@@ -194,7 +216,7 @@ def _check_same_run(config: RunConfig, run_dir: Path) -> None:
 def _check_same_section(section: str, before: Any, now: Any) -> None:
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for key, value in new.items():
-        if key != "cache" and old[key] != value:
+        if key not in _MAY_CHANGE and old[key] != value:
             raise ConfigError(_changed(f"{section}.{key}", old[key], value))
 
 

@@ -43,9 +43,15 @@ def loaded_config(
     for setting, name, built_in in (
         ("model.video_encoder", config.model.video_encoder, "dct"),
         ("model.text_encoder", config.model.text_encoder, "hashed"),
+        ("model.image_encoder", config.model.image_encoder, ""),
+        ("model.other_expert", config.model.other_expert, ""),
         ("model.pretrained", config.model.pretrained, ""),
         ("lora.init_from", config.lora.init_from, ""),
         ("data.path", config.data.path, None if needs_data else config.data.path),
+        *(
+            ("data.others.path", other.path, None if needs_data else other.path)
+            for other in config.data.others
+        ),
     ):
         if name != built_in and not Path(name).exists():
             known = f"{built_in!r} or " if built_in else ""
@@ -53,6 +59,11 @@ def loaded_config(
     if needs_model and config.lora.is_on and find_spec("peft") is None:
         raise ConfigError(
             "[lora] needs the package peft, which is not installed; pip install 'arachne[lora]'"
+        )
+    if needs_model and config.memory.base != "model" and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            f"memory.base {config.memory.base!r} needs the package bitsandbytes, which is not "
+            "installed; pip install 'arachne[eight-bit]', or set memory.swapped_blocks instead"
         )
     if needs_model and config.optimizer.needs_bitsandbytes and find_spec("bitsandbytes") is None:
         raise ConfigError(

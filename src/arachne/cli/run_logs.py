@@ -1,6 +1,6 @@
 """Where a run's numbers and samples go: files of the run's folder, TensorBoard, W&B."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from arachne.reporting.tensorboard import TensorBoardLog
 from arachne.reporting.video_files import contact_sheet, read_mp4, write_mp4
 from arachne.reporting.wandb_log import WandbLog
 from arachne.runtime.world import World
+from arachne.trainer.checkpoint_files import way_on
 from arachne.trainer.config import RunConfig
 from arachne.trainer.interval_samples import SampleVideo
 
@@ -36,12 +37,15 @@ _SHEET_SIDE = 240
 class RunLogs:
     """Writes a run's files; every rank has one, and all but rank 0's write only their own.
 
-    All methods raise ConfigError when the disk is full or cannot be written.
+    All methods raise ConfigError when the disk is full or cannot be written; where
+    `logging.on_error` is `continue` they say it instead, once until it can be written again.
     """
 
-    def __init__(self, config: RunConfig, world: World) -> None:
+    def __init__(self, config: RunConfig, world: World, say: Callable[[str], None]) -> None:
         self._config = config
         self._world = world
+        self._say = say
+        self._is_failing = False
         self.writer = RunWriter(run_dir=Path(config.run.dir))
         self._tensorboard: TensorBoardLog | None = None
         self._wandb: WandbLog | None = None
@@ -69,7 +73,10 @@ class RunLogs:
         """Training is over."""
         for log in (self._tensorboard, self._wandb):
             if log is not None:
-                log.close()
+                try:
+                    log.close()
+                except OSError as error:
+                    self._say(f"{self._run_dir}: the end of a log cannot be written: {error}")
 
     def write(self, row: StepMetrics) -> None:
         """A row of metrics, on rank 0."""
@@ -131,7 +138,11 @@ class RunLogs:
         try:
             yield
         except OSError as error:
-            raise ConfigError(
-                f"run.dir {self._config.run.dir!r} cannot be written: {error.strerror or error}; "
-                "free some space, and go on with --resume"
-            ) from error
+            line = f"run.dir {str(self._run_dir)!r} cannot be written: {error.strerror or error}"
+            if self._config.logging.on_error == "stop":
+                raise ConfigError(f"{line}; {way_on(self._run_dir)}") from error
+            if not self._is_failing:
+                self._say(f"{line}; training goes on, its logs lack what comes until it can be")
+            self._is_failing = True
+        else:
+            self._is_failing = False

@@ -16,6 +16,7 @@ _MAX_PIXELS = 2**30
 _EXAMPLE = """example:
   arachne sample runs/demo --prompt "a big grey rabbit yawns"
   arachne sample runs/first --prompt "waves on a beach" --size 832x480x81 --steps 50 --seed 7
+  arachne sample runs/image-to-video --prompt "she turns" --image first.png
 
 writes an mp4 and a PNG contact sheet into RUN_DIR/samples"""
 
@@ -48,6 +49,9 @@ def add_parser(subparsers: Any) -> None:
         default="raw",
         help="as trained (default), or their moving average (optimizer.ema_decay)",
     )
+    parser.add_argument(
+        "--image", type=Path, metavar="FILE", help="what the video begins with, for image to video"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.mp4", help="where the video goes")
     parser.set_defaults(run=run)
 
@@ -73,19 +77,24 @@ def run(arguments: argparse.Namespace) -> int:
             f"{_MAX_PIXELS:.3g}"
         )
 
-    from arachne.trainer.generate import generate
+    from arachne.trainer.generate import SampleRequest, generate
 
+    low, high = config.objective.timestep_range
+    if (low, high) != (0.0, 1.0) and not config.model.other_expert:
+        print(
+            f"this model was trained at noise levels {low:g} to {high:g} alone, and draws the "
+            "others too; name model.other_expert in the run file to draw with both"
+        )
     print(f"sampling {bucket} from {checkpoint.name} in {arguments.steps} steps")
-    frames = generate(
-        config,
-        checkpoint,
+    request = SampleRequest(
         prompt=arguments.prompt,
         bucket=bucket,
         steps=arguments.steps,
         guidance=arguments.guidance,
         seed=arguments.seed,
-        weights=arguments.weights,
+        image=arguments.image,
     )
+    frames = generate(config, checkpoint, request, arguments.weights)
     path = arguments.output or _free_path(run_dir / SAMPLES, arguments.prompt, arguments.seed)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

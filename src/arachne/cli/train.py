@@ -67,10 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     # Only now: torch and diffusers take seconds to import.
     from arachne.cli.run_dir import opened_run_dir
     from arachne.cli.training import Resume, resumes, train_here, train_on_ranks
-    from arachne.runtime.world import is_restarted, is_under_torchrun
+    from arachne.runtime.world import is_under_torchrun
 
     resume: Resume = "must" if arguments.resume else "no"
-    if arguments.resume_if_any or (is_restarted() and not arguments.resume):
+    if arguments.resume_if_any:
         resume = "if-any"
     if is_under_torchrun():
         if arguments.ranks is not None:

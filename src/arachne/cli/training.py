@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from arachne.cli.pace import Pace
-from arachne.cli.run_dir import has_checkpoints, opened_run_dir
+from arachne.cli.run_dir import has_checkpoints, is_same_job, note_job, opened_run_dir
 from arachne.cli.run_logs import RunLogs
 from arachne.cli.training_display import TrainingDisplay
 from arachne.models.diffusers_module import import_transformer
@@ -22,6 +22,7 @@ from arachne.runtime.world import (
     is_restarted,
     join_world,
     leave_world,
+    torchrun_id,
 )
 from arachne.trainer.config import RunConfig
 from arachne.trainer.listener import Listener, StepReport
@@ -79,16 +80,21 @@ def train_on_ranks(config: RunConfig, *, resume: bool, rescan: bool = False) -> 
 
 
 def train_here(config: RunConfig, *, resume: Resume, rescan: bool = False) -> TrainingResult:
-    """Train as the rank that torchrun started."""
+    """Train as the rank that torchrun started; ranks that it starts again resume by themselves."""
     world = join_world(config.run.device, collective_timeout_s(config.run.timeout_s))
+    run_dir, patience_s = Path(config.run.dir), 0.0
     if world.rank == 0:
-        world.store.set("resumes", str(resumes(Path(config.run.dir), resume)))
+        if is_restarted() or is_same_job(run_dir, torchrun_id()):
+            patience_s = _RESTART_PATIENCE_S
+            resume = "if-any" if resume == "no" else resume
+        world.store.set("resumes", str(resumes(run_dir, resume)))
     does_resume = world.store.get("resumes") == b"True"
     opened = nullcontext()
     if world.rank == 0:
-        patience_s = _RESTART_PATIENCE_S if is_restarted() else 0.0
         opened = opened_run_dir(config, resume=does_resume, rescan=rescan, patience_s=patience_s)
     with opened:
+        if world.rank == 0:
+            note_job(run_dir, torchrun_id())
         result = train_rank(world, config, does_resume, rescan)
     leave_world()  # not after an error: peers may still wait in a collective
     return result
@@ -106,6 +112,7 @@ def train_rank(
         session.recorder.progress = progress
         counts = session.prepared.ledger.counts
         display.started(session.prepared.ledger, world.size)
+        display.say(session.order.text(config.run.steps))
         with listening(config, world, display) as listener:
             finished = train(session, listener, resume=resume, takes_other_clips=rescan)
         display.finished(finished.step, finished.was_stopped)
@@ -124,7 +131,7 @@ def listening(config: RunConfig, world: World, display: TrainingDisplay) -> Iter
 
     Its functions raise ConfigError when the disk is full or cannot be written.
     """
-    logs = RunLogs(config, world)
+    logs = RunLogs(config, world, display.say)
     means, pace = LossMeans(), Pace()
 
     def on_step(report: StepReport) -> None:
@@ -191,6 +198,10 @@ def metrics_of(report: StepReport, *, means: LossMeans, time_left_s: float) -> S
         modelled_step_s=report.modelled_step_s,
         launch_error=report.launch_error,
         planner=report.plan.planner,
+        skipped_steps=report.num_skipped,
+        left_out=report.num_left_out,
+        rank_scores={str(rank): score for rank, score in report.rank_scores.items()} or None,
+        rank_speeds=report.rank_speeds or None,
     )
 
 

@@ -27,6 +27,7 @@ _PACE_OVER_S = 1800.0
 """The bar's time left follows the newest half hour; rich's own 30 s hold no long step."""
 
 _MAX_REJECTED = 20
+_MAX_SLOW = 3
 
 
 class TrainingDisplay:
@@ -117,7 +118,9 @@ class TrainingDisplay:
 
     def finished(self, step: int, was_stopped: bool) -> None:
         """The run is over."""
-        if was_stopped:
+        if was_stopped and step == 0:
+            self.say("stopped before the first step; start again")
+        elif was_stopped:
             self.say(f"stopped after step {step}; go on with: arachne train … --resume")
         else:
             self.say(f"done: {count_text(step, 'step')}; files in {self._config.run.dir}")
@@ -149,12 +152,25 @@ def figures_text(metrics: StepMetrics, *, is_short: bool) -> str:
             parts.append(f"{label} {share:.{0 if share >= 0.1 else 1}%}")
     if metrics.peak_memory_bytes is not None:
         parts.append(bytes_text(metrics.peak_memory_bytes))
+    parts += _troubles(metrics)
     if not is_short:
         if metrics.launch_error is not None:
             parts.append(f"launch times off by {metrics.launch_error:.0%}")
         if metrics.time_left_s:
             parts.append(f"{seconds_text(metrics.time_left_s)} left")
     return "  ".join(parts)
+
+
+def _troubles(metrics: StepMetrics) -> list[str]:
+    """Slow ranks, and what the run had to do without so far."""
+    slow = enumerate(metrics.rank_speeds or ())
+    parts = [f"rank {rank} at {speed:.0%} speed" for rank, speed in slow if speed < 1.0]
+    del parts[_MAX_SLOW:]
+    if metrics.skipped_steps:
+        parts.append(f"{count_text(metrics.skipped_steps, 'step')} skipped")
+    if metrics.left_out:
+        parts.append(f"{count_text(metrics.left_out, 'clip')} left out")
+    return parts
 
 
 def _number(label: str, value: float | None, form: str) -> str:

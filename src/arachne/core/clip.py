@@ -1,6 +1,6 @@
 """A clip: one video span or image with its caption, as the dataset names it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arachne.core.errors import DataError
 
@@ -22,22 +22,44 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """One row of a dataset.
+    """One row of a dataset, or a piece of what a row lists.
 
     Attributes:
         path: Path of the file, relative to the dataset's root, with forward slashes.
         caption: What the clip shows; the empty string is a caption that the user allowed.
-        span: The part of the file that is meant; None is the whole file.
+        span: The part of the file that the dataset lists; None is the whole file.
+        piece: The part of that, in seconds of the file, which an extraction mode took; None is all.
+        other_captions: What it is also described by; each time it trains, one of all is taken.
+        dataset: Which of a run's datasets it is of; empty if there is one.
     """
 
     path: str
     caption: str
     span: TimeSpan | None = None
+    piece: TimeSpan | None = None
+    other_captions: tuple[str, ...] = ()
+    dataset: str = ""
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """All that it is described by."""
+        return (self.caption, *self.other_captions)
+
+    @property
+    def part(self) -> TimeSpan | None:
+        """The part of the file that is decoded; None is the whole file."""
+        return self.piece or self.span
+
+    @property
+    def listed(self) -> "Clip":
+        """The row of the dataset that this is a piece of."""
+        return replace(self, piece=None)
 
     @property
     def name(self) -> str:
-        """How messages and ledgers call the clip: `a/b.mp4@1.00-3.50s`."""
-        return self.path if self.span is None else f"{self.path}@{self.span}"
+        """How messages and ledgers call the clip: `a/b.mp4@1.00-3.50s`, `stills:a/b.png`."""
+        path = f"{self.dataset}:{self.path}" if self.dataset else self.path
+        return path if self.part is None else f"{path}@{self.part}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

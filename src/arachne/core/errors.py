@@ -5,7 +5,8 @@ ArachneError            printed as one line, without a traceback; exit code 2
 ├── DataError           a dataset, file or clip cannot be used
 ├── InfeasibleError     no plan exists for this workload on this cluster
 ├── CheckpointError     a checkpoint is missing, damaged, or of another model
-└── LostRankError       a rank ended, or stopped answering, before the run was over
+├── LostRankError       a rank ended, or stopped answering, before the run was over
+└── RankMemoryError     a rank ran out of memory where others waited for it
 
 Interrupted             a signal ended the work; exit code 128 + the signal's number
 Any other exception is a bug of ours; exit code 1.
@@ -46,3 +47,7 @@ class CheckpointError(ArachneError):
 
 class LostRankError(ArachneError):
     """A rank ended, or stopped answering, before the run was over."""
+
+
+class RankMemoryError(ArachneError):
+    """A rank ran out of memory where others waited for it."""

@@ -1,6 +1,6 @@
 """Find the first key of a table that a dataclass does not name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -23,6 +23,16 @@ class UnknownKey:
             nearest = f"{prefix}.{close[0]}" if prefix else close[0]
             return f"{self.path!r}; did you mean {nearest!r}?"
         return f"{self.path!r}; known here: {', '.join(self.known)}"
+
+
+def choice_text(value: str, known: Iterable[str]) -> str:
+    """What to write instead of a name that is not known: the nearest one, and all of them."""
+    names = tuple(known)
+    close = get_close_matches(value, names, n=1)
+    nearest = f"did you mean {close[0]!r}? " if close else ""
+    *others, last = [repr(name) for name in names]
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return f"{nearest}choose {listed}"
 
 
 def unknown_key(kind: Any, table: object) -> UnknownKey | None:

@@ -1,4 +1,4 @@
-"""The ledger: one row per input clip, saying what became of it and why."""
+"""The ledger: a row per input clip, or per piece of it, saying what became of it and why."""
 
 from collections import Counter
 from dataclasses import dataclass

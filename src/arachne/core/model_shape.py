@@ -105,6 +105,10 @@ class ModelShape:
         num_single_layers: Blocks after those of `num_layers` in which text and video share weights.
         num_refiner_layers: Blocks that text tokens pass alone, before they meet the video.
         pooled_text_size: Width of the one state that sums up the whole caption; 0 without one.
+        condition_channels: Channels that go in beside the latent and show the first frame to an
+            image-to-video model; 0 for text to video.
+        image_size: Width of an image encoder's states of that frame; 0 without one.
+        image_tokens: How many states those are; 0 without them.
     """
 
     family: str
@@ -119,6 +123,9 @@ class ModelShape:
     num_single_layers: int = 0
     num_refiner_layers: int = 0
     pooled_text_size: int = 0
+    condition_channels: int = 0
+    image_size: int = 0
+    image_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -134,12 +141,24 @@ class ModelShape:
         return self.num_heads * self.head_size
 
     @property
+    def input_channels(self) -> int:
+        """Channels that go in: the latent's, and those that show the first frame."""
+        return self.latent_channels + self.condition_channels
+
+    @property
     def num_blocks(self) -> int:
         """Blocks that video tokens pass."""
         return self.num_layers + self.num_single_layers
 
 
-_OPTIONAL_SIZES = ("num_single_layers", "num_refiner_layers", "pooled_text_size")
+_OPTIONAL_SIZES = (
+    "num_single_layers",
+    "num_refiner_layers",
+    "pooled_text_size",
+    "condition_channels",
+    "image_size",
+    "image_tokens",
+)
 _SIZES = tuple(
     field.name for field in fields(ModelShape) if field.name not in ("family", *_OPTIONAL_SIZES)
 )

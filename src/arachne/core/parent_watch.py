@@ -3,14 +3,19 @@
 import multiprocessing
 import multiprocessing.connection
 import os
+import shutil
 import threading
+from pathlib import Path
 
 
-def exit_with_parent(leash: multiprocessing.connection.Connection | None = None) -> None:
+def exit_with_parent(
+    leash: multiprocessing.connection.Connection | None = None, *, folder: Path | None = None
+) -> None:
     """Start a thread that ends this process as soon as the process that started it is gone.
 
-    Also when the other end of `leash` is closed. Call it in a process that `multiprocessing`
-    started; elsewhere it does nothing.
+    Also when the other end of `leash` is closed. A `folder` that only its children are left to
+    delete goes with the parent. Call it in a process that `multiprocessing` started; elsewhere it
+    does nothing.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -19,6 +24,8 @@ def exit_with_parent(leash: multiprocessing.connection.Connection | None = None)
 
     def watch() -> None:
         multiprocessing.connection.wait(ends)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # other children delete it as well
         os._exit(1)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()

@@ -86,4 +86,4 @@ class PlacedPlan:
         Raises:
             DataError: The text is not a placed plan.
         """
-        return from_json(text, cls, what="plan")
+        return from_json(text, cls, what="plan", written=cls.to_json)

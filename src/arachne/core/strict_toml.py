@@ -1,21 +1,27 @@
 """Read a TOML file into frozen dataclasses, refusing whatever they do not name."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from arachne.core.credentials import setting_with_credential
 from arachne.core.errors import ConfigError
-from arachne.core.known_keys import unknown_key
+from arachne.core.known_keys import choice_text, unknown_key
 
 T = TypeVar("T")
 
 _MISSING = "Object missing required field "
 """How msgspec begins this message."""
+
+_ENUM_VALUE = re.compile("nvalid enum value '(.*)'")
+"""What msgspec says of a word that is none of those that it may be."""
 
 _FORMS: dict[Any, str] = {
     int: "a whole number, as 8",
@@ -23,6 +29,7 @@ _FORMS: dict[Any, str] = {
     str: 'text in quotes, as "a"',
     bool: "true or false",
     tuple: "a list, as [1, 2]",
+    tuple[str, ...]: 'a list, as ["a", "b"]',
 }
 """How a value of each type is written."""
 
@@ -31,12 +38,18 @@ def load_toml(path: Path, kind: type[T], *, overrides: Sequence[str] = ()) -> T:
     """Read `path` into `kind`; each override is `section.key=value`, its value TOML or bare text.
 
     Raises:
-        ConfigError: The file cannot be read, is not TOML, or a key is unknown, missing or mistyped.
+        ConfigError: The file cannot be read, is not TOML, or a key is unknown, missing or mistyped;
+            or a text holds a password or token, which the message does not repeat.
     """
     absent = f"there is no file {str(path)!r}; name an existing run file"
     table = read_table(path, absent=absent)
     for override in overrides:
         _apply_override(table, override)
+    if setting := setting_with_credential(table):
+        raise ConfigError(
+            f"{path.name}: {setting!r} holds a password or token, and settings go into the "
+            "run's folder; take it out, and give it to its program in the environment"
+        )
     return convert(table, kind, source=path.name)
 
 
@@ -91,13 +104,21 @@ def _fix(kind: Any, error: Exception) -> str:
         keys.append(message.removeprefix(_MISSING))
     for key in keys:
         kind = get_type_hints(kind).get(key) if is_dataclass(kind) else None
-    if get_origin(kind) is Literal:
-        *others, last = [repr(value) for value in get_args(kind)]
-        return f"; choose {', '.join(others)} or {last}"
-    form = _FORMS.get(get_origin(kind) or kind, "")
+    literal = next((each for each in _options_of(kind) if get_origin(each) is Literal), None)
+    forms = [_FORMS.get(each) or _FORMS.get(get_origin(each), "") for each in _options_of(kind)]
+    form = " or ".join(filter(None, forms))
+    if literal is not None:
+        found = _ENUM_VALUE.search(message)
+        choice = choice_text(found[1] if found else "", map(str, get_args(literal)))
+        return f"; {choice}{f', or write {form}' if form else ''}"
     if is_dataclass(kind):
         form = f"a section, [{'.'.join(keys)}]"
     return f"; {'add it,' if is_missing else 'write'} {form}" if form else ""
+
+
+def _options_of(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one that is none."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def _with_dotted_path(message: str) -> str:

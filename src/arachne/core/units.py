@@ -34,6 +34,11 @@ def _three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def step_text(index: int) -> str:
+    """How messages name the step with an index, counted from 1 as the progress lines do."""
+    return f"step {index + 1}"
+
+
 def count_text(count: int, noun: str) -> str:
     """A count with its noun: `1 clip`, `8 clips`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -54,8 +54,9 @@ def forward_flops_split(shape: ModelShape, num_tokens: int, num_clips: int = 1, 
         + 4·(S + J)²·d for each layer of self-attention
         + 4·S·T·d for each layer of cross-attention + 4·T²·d for each layer of text alone
 
-    A multiply-add is two operations. Source: counting matrix products, as torch's FlopCounterMode
-    does. Ignores norms, activations, softmax and rotary embeddings.
+    States of an image count as text tokens in cross-attention. A multiply-add is two operations.
+    Source: counting matrix products, as torch's FlopCounterMode does. Ignores norms, activations,
+    softmax and rotary embeddings.
     """
     inputs = model_counts(shape).flop_inputs
     text_tokens = shape.text_tokens
@@ -67,7 +68,8 @@ def forward_flops_split(shape: ModelShape, num_tokens: int, num_clips: int = 1, 
         else:
             whole += group.num_weights * rows
     pairs = (num_tokens + inputs.joint_tokens) ** 2 * inputs.self_attention_layers
-    cross_pairs = num_tokens * text_tokens * inputs.cross_attention_layers
+    cross_tokens = text_tokens + shape.image_tokens
+    cross_pairs = num_tokens * cross_tokens * inputs.cross_attention_layers
     text_pairs = text_tokens * text_tokens * inputs.text_attention_layers
     per_pair = 4.0 * num_clips * inputs.attention_size
     return ForwardFlops(

@@ -9,6 +9,14 @@ from arachne.cost.activations import LaunchActivations
 from arachne.cost.model_counts import model_counts
 from arachne.cost.training_state import COMMUNICATOR_BYTES, FULL_TRAINING, TrainingState
 
+_MOST_RAISED = 2.0
+"""How many times as much as before a launch that ran out of memory is taken to add at most. One
+that was far from the limit more likely met another program on the GPU, or a leak; if not, it runs
+out again, and its estimate doubles again."""
+
+_JUST_ABOVE = 1.01
+"""The estimate is raised to so much of what would have just fitted."""
+
 _WHOLE_BLOCKS = 2
 """Blocks that are whole on the GPU where weights are shared out or swapped: the one that computes
 and the one that comes next."""
@@ -144,3 +152,18 @@ def fitting_use(
         if use.total <= memory_bytes:
             return level, use
     return levels[-1], launch_use(resident, made, levels[-1], state)
+
+
+def raised_reserve(use: MemoryUse, memory_bytes: float) -> float:
+    """Reserve share of a launch that ran out of memory though it was expected to use `use`.
+
+    It needed at least what there was, so its estimate becomes that, and a little more:
+
+        (1 + share) · (activations + workspace) = 1.01 · (memory − resident)
+
+    but at most twice what it was, and at least 1 % more.
+    """
+    added_bytes = use.activations + use.workspace
+    before = 1.0 + use.reserve / added_bytes
+    limit = _JUST_ABOVE * (memory_bytes - use.resident) / added_bytes
+    return max(_JUST_ABOVE * before, min(limit, _MOST_RAISED * before)) - 1.0

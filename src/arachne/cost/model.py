@@ -135,6 +135,11 @@ class CostModel:
         """Memory of each of `gpus`, item by item."""
         return self.launch_cost(cascade, gpus).memory
 
+    def memory_in(self, mode: LaunchMode, cascade: Cascade, degree: int) -> MemoryUse:
+        """Memory of each GPU of a training launch in any mode."""
+        levels = (mode.recompute_layers,)
+        return _fitting_memory(self, cascade.num_tokens, cascade.num_clips, degree, levels)[1]
+
     def added_bytes(self, cascade: Cascade, gpus: tuple[int, ...]) -> float:
         """Memory that as many clips again would add to a launch in the same mode, on each GPU."""
         degree, levels = len(gpus), (self.mode(cascade, gpus).recompute_layers,)
@@ -302,7 +307,7 @@ def _fitting_memory(
         _activations(costs, num_tokens, num_clips, degree),
         levels,
         costs.memory_bytes,
-        costs.state,
+        costs.state.of_shape(num_tokens),
     )
 
 

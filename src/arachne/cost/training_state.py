@@ -1,6 +1,6 @@
 """What a training run stores on each GPU besides activations, and how."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -55,6 +55,8 @@ class TrainingState:
         frozen_encoder_bytes: Weights of text encoder and autoencoder that stay on the GPU.
         reserve_share: What the allocator holds beyond what launches use, as a share of that; see
             `RESERVE_SHARE`. 0 where the memory that may be used leaves room for it.
+        raised_reserves: (tokens of a clip, reserve share) of shapes whose launches ran out of
+            memory although they were expected to fit; see `raised_reserve`.
     """
 
     gradients: GradientStorage = "float32"
@@ -67,6 +69,7 @@ class TrainingState:
     num_communicators: int = 0
     frozen_encoder_bytes: float = 0.0
     reserve_share: float = 0.0
+    raised_reserves: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.base_bits is not None and self.num_adapter_weights is None:
@@ -86,6 +89,13 @@ class TrainingState:
                 f"training state: num_adapter_weights is {self.num_adapter_weights}; "
                 "None trains the whole model"
             )
+
+    def of_shape(self, num_tokens: int) -> "TrainingState":
+        """The same with the reserve of launches whose clips have so many tokens."""
+        for tokens, share in self.raised_reserves:
+            if tokens == num_tokens:
+                return replace(self, reserve_share=share)
+        return self
 
     def gradient_bytes(self, element_bytes: int) -> int:
         """Bytes of one gradient on the GPU between launches."""

@@ -7,6 +7,7 @@ encoder leaves the latents as they are, and a new resolution leaves the text.
 import hashlib
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,10 @@ def _digest(parts: list[Any]) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
+class DamagedArrayError(DataError):
+    """A cached array is not what was written."""
+
+
 class LatentCache:
     """Arrays by key in a folder; any number of processes and machines may share it."""
 
@@ -66,7 +71,8 @@ class LatentCache:
         """The array of a key.
 
         Raises:
-            DataError: It is missing, damaged (a flipped bit is found too), or of another key.
+            DamagedArrayError: A bit was flipped, a part is missing, or it is of another key.
+            DataError: There is none, or it cannot be read.
         """
         path = self.path_of(key)
         try:
@@ -75,15 +81,22 @@ class LatentCache:
             array = load(content)[_TENSOR]
         except FileNotFoundError as error:
             raise DataError(f"no cached array {path.name}; train again to encode it") from error
-        except (OSError, SafetensorError, KeyError, DataError) as error:
-            raise DataError(f"{_damaged(path)}: {error}") from error
+        except OSError as error:
+            raise DataError(f"cached array {str(path)!r} cannot be read: {error}") from error
+        except (SafetensorError, KeyError, DataError) as error:
+            raise DamagedArrayError(f"{_damaged(path)}: {error}") from error
         if metadata.get("key") != key:
-            raise DataError(f"{_damaged(path)}: it holds the array of another key")
+            raise DamagedArrayError(f"{_damaged(path)}: it holds the array of another key")
         if metadata.get("shape") != json.dumps(list(array.shape)):
-            raise DataError(f"{_damaged(path)}: its shape is not the one that was written")
+            raise DamagedArrayError(f"{_damaged(path)}: its shape is not the one that was written")
         if metadata.get("sha256") != _sha256(array):
-            raise DataError(f"{_damaged(path)}: its bytes are not those that were written")
+            raise DamagedArrayError(f"{_damaged(path)}: its bytes are not those that were written")
         return array
+
+    def discard(self, key: str) -> None:
+        """Delete an array, so that it is made again; one that cannot be deleted stays."""
+        with suppress(OSError):
+            self.path_of(key).unlink(missing_ok=True)
 
     def put(self, key: str, array: NDArray[Any]) -> None:
         """Store an array whole or not at all; an older one of the same key is replaced.

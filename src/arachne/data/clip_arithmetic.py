@@ -11,7 +11,7 @@ from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.core.units import count_text
 from arachne.data.decode import cover_size
-from arachne.data.frame_size import FrameSize, frame_size, ideal_size
+from arachne.data.frame_size import FrameSize, ideal_size, parsed_aspect, part_of_frame
 from arachne.data.probe import timeline_of
 from arachne.data.shapes import ShapeRules
 from arachne.data.source_media import source_media
@@ -22,13 +22,17 @@ Step = tuple[str, str]
 
 
 def clips_named(clips: Sequence[Clip], name: str) -> tuple[Clip, ...]:
-    """The clip of this name, or else all clips of the file of this name.
+    """The clip of this name, or else all clips of the file of this name; also the clip that a
+    piece of this name is taken from.
 
     Raises:
         DataError: There is none; the message has the nearest name.
     """
     found = [clip for clip in clips if clip.name == name]
     found = found or [clip for clip in clips if clip.path == name]
+    if not found:
+        path, _, piece = name.rpartition("@")
+        found = [clip for clip in clips if piece.endswith("s") and clip.path == path]
     if not found:
         near = get_close_matches(name, [clip.name for clip in clips], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -37,14 +41,15 @@ def clips_named(clips: Sequence[Clip], name: str) -> tuple[Clip, ...]:
 
 
 def clip_arithmetic(
-    root: Path, row: LedgerRow, rules: ShapeRules, geometry: Geometry
+    root: Path, rows: Sequence[LedgerRow], rules: ShapeRules, geometry: Geometry
 ) -> tuple[Step, ...]:
-    """The steps of an inspected clip, as far as it got."""
-    steps: list[Step] = [("caption", row.clip.caption or "(none)")]
+    """The steps of an inspected clip, as far as it got; `rows` are those of all its pieces."""
+    row = rows[0]
+    steps: list[Step] = [("caption", "; or: ".join(row.clip.captions) or "(none)")]
     try:
         timeline = timeline_of(source_media(root, row.clip.path))
         part = cut(timeline, row.clip.span)
-        steps += _steps(timeline, part, row, rules, geometry)
+        steps += _steps(timeline, part, rows, rules, geometry)
     except (DataError, OSError):
         pass  # the row's reason says so
     steps.append((row.status, row.reason or "nothing was changed"))
@@ -52,8 +57,13 @@ def clip_arithmetic(
 
 
 def _steps(
-    timeline: Timeline, part: Cut, row: LedgerRow, rules: ShapeRules, geometry: Geometry
+    timeline: Timeline,
+    part: Cut,
+    rows: Sequence[LedgerRow],
+    rules: ShapeRules,
+    geometry: Geometry,
 ) -> Iterator[Step]:
+    row = rows[0]
     facts = facts_of(timeline, row.clip.span)
     is_still = facts.fps == 0.0
     count = 1 if is_still else retimed_count(facts.num_frames / facts.fps, rules.fps)
@@ -62,9 +72,11 @@ def _steps(
         yield "span", _span_text(row.clip.span, part)
     if not is_still:
         yield "retimed", _retimed_text(facts, rules.fps, count)
-    yield "length", _length_text(rules, count, is_still)
-    yield "area", _area_text(facts, rules.resolution)
-    size = frame_size(facts.width, facts.height, rules.resolution, geometry.side_multiple)
+    yield "length", _length_text(rules, geometry, count, is_still)
+    if row.bucket is not None:
+        yield from _piece_steps(timeline, rows, rules, count, row.bucket.frames)
+    yield "area", _area_text(facts, rules)
+    size = rules.size_of(facts, geometry)
     if isinstance(size, FrameSize):
         yield "size", _size_text(facts, size, geometry)
     if row.bucket is not None:
@@ -98,9 +110,32 @@ def _retimed_text(facts: MediaFacts, fps: float, count: int) -> str:
     )
 
 
-def _length_text(rules: ShapeRules, count: int, is_still: bool) -> str:
+def _piece_steps(
+    timeline: Timeline, rows: Sequence[LedgerRow], rules: ShapeRules, count: int, frames: int
+) -> Iterator[Step]:
+    """Where each piece of the clip begins, and what of the file it shows."""
+    starts = rules.extraction.starts(count, frames)
+    for number, (row, start) in enumerate(zip(rows, starts, strict=True), start=1):
+        if row.clip.piece is None:
+            continue
+        span = cut(timeline, row.clip.piece)
+        yield (
+            f"piece {number} of {len(rows)}",
+            f"{rules.extraction.mode}: {start:,} to {start + frames - 1:,} of {count:,} frames; "
+            f"from frame {span.first:,} of the file, shown at {span.start_s:.3f} s; "
+            f"called {row.clip.name}",
+        )
+
+
+def _length_text(rules: ShapeRules, geometry: Geometry, count: int, is_still: bool) -> str:
     if is_still:
         return "1, as every still"
+    if rules.extraction.mode == "full":
+        most = min(count, rules.extraction.max_frames)
+        return (
+            f"{geometry.legal_frames_up_to(most)}, the longest {geometry.frame_step}k+1 of at most "
+            f"{most}"
+        )
     lengths = sorted(rules.frame_buckets)
     listed = ", ".join(map(str, lengths))
     fitting = [length for length in lengths if length <= count]
@@ -110,13 +145,19 @@ def _length_text(rules: ShapeRules, count: int, is_still: bool) -> str:
     return f"{fitting[-1]}, the longest of {listed} that {count} frames fill; {rest} left over"
 
 
-def _area_text(facts: MediaFacts, resolution: int) -> str:
-    width, height = ideal_size(facts.width, facts.height, resolution)
+def _area_text(facts: MediaFacts, rules: ShapeRules) -> str:
+    resolution = rules.resolution
+    part = part_of_frame(facts.width, facts.height, list(map(parsed_aspect, rules.aspects)))
+    width, height = ideal_size(*part, resolution, upscale=rules.upscale)
     most = f"{resolution} x {resolution} = {resolution * resolution:,}"
     pixels = f"{facts.width} x {facts.height} = {facts.width * facts.height:,} pixels"
-    if (width, height) == (facts.width, facts.height):
+    if rules.aspects:
+        listed = ", ".join(rules.aspects)
+        pixels += f", of them {part[0]:.1f}x{part[1]:.1f} in the nearest of {listed}"
+    if (width, height) == part:
         return f"{pixels}, within {most}: not scaled for that"
-    return f"{pixels}, over {most}: scaled by {width / facts.width:.4f} to {width:.1f}x{height:.1f}"
+    where = "over" if width < part[0] else "below"
+    return f"{pixels}, {where} {most}: scaled by {width / part[0]:.4f} to {width:.1f}x{height:.1f}"
 
 
 def _size_text(facts: MediaFacts, size: FrameSize, geometry: Geometry) -> str:

@@ -31,7 +31,7 @@ class ClipFrames:
             self._decoder.start(decode_job(self._workshop, row))
             found = self._decoder.result()
             if not isinstance(found, Refusal):
-                return found.copy()  # the next clip overwrites them
+                return found.copy(order="K")  # the next clip overwrites them
             reason = found.reason
             if found.is_lasting:
                 store.rejections.add(key, reason)

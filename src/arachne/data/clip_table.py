@@ -7,15 +7,24 @@ lists of spans and captions) and MiraData (one span a row, captions of several l
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any, cast
 
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data.captions import as_caption
+from arachne.data.columnar_table import InTable
+from arachne.data.dataset_hints import separator_hint
 from arachne.data.table_rows import Table, TableRow
 from arachne.data.uncaptioned import Uncaptioned
 
-PATH_COLUMNS = ("video", "video_path", "path", "file_path", "file_name", "media_path")
+PATH_COLUMNS = (
+    *("video", "video_path", "path", "file_path", "file_name", "media_path"),
+    *("image", "image_path"),
+)
+"""Of several the first counts that says something in a row: `image` where `video` is empty."""
+
 ID_COLUMNS = ("videoid", "video_id")
 """Name the source video; its file is called like it."""
 
@@ -26,10 +35,19 @@ SPAN_COLUMNS = ("timestamp",)
 """Start and end in one: a list of two times, or a list of such lists. Of each kind the first name
 that a table has counts."""
 
+_READ = frozenset(
+    PATH_COLUMNS + ID_COLUMNS + CAPTION_COLUMNS + START_COLUMNS + END_COLUMNS + SPAN_COLUMNS
+)
 _MAX_LIST_TEXT = 2**20
 
 FindMedia = Callable[[str], str]
 """The path, relative to the dataset's folder, of the media file that is called like an id."""
+
+
+def is_read(column: str) -> bool:
+    """Whether a column of this name, in small letters, may say anything of a clip."""
+    stem, _, number = column.rpartition("_")
+    return column in _READ or (number.isdecimal() and stem in CAPTION_COLUMNS)
 
 
 def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
@@ -38,17 +56,21 @@ def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
     Raises:
         DataError: No column names files, or a row is malformed; the message names the row.
     """
-    path = _first(PATH_COLUMNS, table)
+    paths = tuple(name for name in PATH_COLUMNS if name in table.columns)
     video_id = _first(ID_COLUMNS, table)
-    if path is None and video_id is None:
+    if not paths and video_id is None:
         raise DataError(
             f"{table.name} has no column for the file ({', '.join(PATH_COLUMNS + ID_COLUMNS)}); "
-            f"found: {', '.join(table.columns) or 'nothing'}"
+            f"found: {', '.join(table.columns) or 'nothing'}{_separator_hint(table)}"
         )
+    caption = _first(CAPTION_COLUMNS, table)
+    more = (f"{caption}_{number}" for number in count(2))
     columns = _Columns(
-        path=path,
+        table=table.name,
+        paths=paths,
         video_id=video_id,
-        caption=_first(CAPTION_COLUMNS, table),
+        caption=caption,
+        more_captions=tuple(takewhile(table.columns.__contains__, more)),
         start=_first(START_COLUMNS, table),
         end=_first(END_COLUMNS, table),
         span=_first(SPAN_COLUMNS, table),
@@ -57,64 +79,78 @@ def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
     return [clip for row in table.rows for clip in columns.clips(row)]
 
 
+def _separator_hint(table: Table) -> str:
+    hint = separator_hint(table.columns)
+    return f"; {hint}" if hint else ""
+
+
 def _first(names: Sequence[str], table: Table) -> str | None:
     return next((name for name in names if name in table.columns), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """Which columns of a table say what."""
+    """Which columns of a table say what; `table` is its name."""
 
-    def __init__(
-        self,
-        *,
-        path: str | None,
-        video_id: str | None,
-        caption: str | None,
-        start: str | None,
-        end: str | None,
-        span: str | None,
-        find_media: FindMedia,
-    ) -> None:
-        self._path = path
-        self._video_id = video_id
-        self._caption = caption
-        self._start = start
-        self._end = end
-        self._span = span
-        self._find_media = find_media
+    table: str
+    paths: Sequence[str]
+    video_id: str | None
+    caption: str | None
+    more_captions: tuple[str, ...]
+    start: str | None
+    end: str | None
+    span: str | None
+    find_media: FindMedia
 
     def clips(self, row: TableRow) -> Iterator[Uncaptioned]:
         """A row's clips: one, or one for each of its spans."""
         path = self._media_path(row)
         where = f"{row.where} ({path!r})"
-        caption = self._value(row, self._caption)
-        spans = _listed(self._value(row, self._span), where) if self._span else None
+        caption = self._value(row, self.caption)
+        spans = _listed(self._value(row, self.span), where) if self.span else None
         if spans and all(isinstance(span, list) for span in spans):
             yield from _clips_of_spans(path, spans, caption, where)
             return
         if spans:
             if len(spans) != 2:
-                raise DataError(f"{where} has {len(spans)} times in {self._span!r}; it needs two")
+                raise DataError(f"{where} has {len(spans)} times in {self.span!r}; it needs two")
             start, end = spans
         else:
-            start, end = self._value(row, self._start), self._value(row, self._end)
+            start, end = self._value(row, self.start), self._value(row, self.end)
+        captions = _captions(caption, where)
+        for column in self.more_captions:
+            captions += _captions(self._value(row, column), where)
         yield Uncaptioned(
-            path=path, caption=_caption(caption, where), span=_span(start, end, where)
+            path=path,
+            caption=captions[0] if captions else None,
+            span=_span(start, end, where),
+            other_captions=tuple(captions[1:]),
         )
 
     def _media_path(self, row: TableRow) -> str:
-        value = self._value(row, self._path) or self._value(row, self._video_id)
-        if isinstance(value, dict):  # a Hugging Face video column
-            value = cast(dict[str, Any], value).get("path")
-        if not isinstance(value, str | int) or not str(value).strip():
-            raise DataError(f"{row.where} names no file")
-        path = str(value).strip().replace("\\", "/").removeprefix("./")
-        return path if self._path and self._value(row, self._path) else self._find_media(path)
+        for column in self.paths:
+            value = self._value(row, column)
+            if isinstance(value, dict):  # a Hugging Face column of videos or pictures
+                found = cast(dict[str, Any], value)
+                value = found.get("path")
+                if isinstance(found.get("bytes"), InTable):
+                    return f"{self.table}/{found['bytes'].member}"
+            if path := _path_text(value):
+                return path
+        if path := _path_text(self._value(row, self.video_id)):
+            return self.find_media(path)
+        raise DataError(f"{row.where} names no file")
 
     @staticmethod
     def _value(row: TableRow, column: str | None) -> Any:
         value = row.values.get(column) if column is not None else None
         return value.strip() if isinstance(value, str) else value
+
+
+def _path_text(value: Any) -> str | None:
+    if not isinstance(value, str | int):
+        return None
+    return str(value).strip().replace("\\", "/").removeprefix("./") or None
 
 
 def _clips_of_spans(
@@ -130,6 +166,13 @@ def _clips_of_spans(
         yield Uncaptioned(
             path=path, caption=_caption(text, where), span=_span(times[0], times[1], where)
         )
+
+
+def _captions(value: Any, where: str) -> list[str]:
+    """A caption, or all those of a list; what is empty is none."""
+    values = cast(list[Any], value) if isinstance(value, list) else [value]
+    found = [_caption(each, where) for each in values]
+    return [caption for caption in found if caption]
 
 
 def _caption(value: Any, where: str) -> str | None:

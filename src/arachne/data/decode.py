@@ -12,11 +12,11 @@ from arachne.core.errors import DataError
 from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.picture_source import picture_frames
 from arachne.data.probe import is_picture_file, timeline_of
-from arachne.data.timed_frame import Pixels, TimedFrame
+from arachne.data.timed_frame import Pixels, TimedFrame, empty_pixels
 from arachne.data.timeline import SLACK_S, Cut, Timeline, cut, retimed_count
 from arachne.data.video_source import video_frames
 
-DECODE_VERSION = 1
+DECODE_VERSION = 2
 """Goes into every cache key: raise it when the same clip would give other pixels."""
 
 _LOST_SHARE = 0.1
@@ -49,7 +49,7 @@ def decode_clip(
         source = video_frames(media, timeline, part.first)
     picked = _pick(_within(source, part), timeline, part, bucket, fps)
     shape = (bucket.frames, bucket.height, bucket.width, 3)
-    pixels = np.empty(shape, dtype=np.uint8) if into is None else into
+    pixels = empty_pixels(bucket.frames, bucket.height, bucket.width) if into is None else into
     assert pixels.shape == shape, pixels.shape
     width, height = cover_size(timeline.width, timeline.height, bucket)
     top, left = (height - bucket.height) // 2, (width - bucket.width) // 2
@@ -57,8 +57,8 @@ def decode_clip(
         if is_repeat:
             pixels[index] = pixels[index - 1]
             continue
-        whole = frame.rgb(width, height)
-        pixels[index] = whole[top : top + bucket.height, left : left + bucket.width]
+        for color, plane in enumerate(frame.planes(width, height)):
+            pixels[index, ..., color] = plane[top : top + bucket.height, left : left + bucket.width]
     return pixels
 
 

@@ -1,5 +1,7 @@
 """Clips drawn from a length distribution, shaped as real ones are: a ledger without a dataset."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 from arachne.core.clip import Clip, MediaFacts, TimeSpan
@@ -18,7 +20,8 @@ def drawn_ledger(
     seed: int,
     sizes: SizeMix | None = None,
 ) -> Ledger:
-    """A ledger of `num_clips` clips, named by their length: `panda70m/00012@0.00-5.44s`.
+    """A ledger of `num_clips` clips, named by their length: `panda70m/00012@0.00-5.44s`, with a
+    row for each piece that the extraction mode takes of them.
 
     The same seed gives the same clips, and a longer ledger begins with the shorter one. Files are
     taken to have `rules.fps` frames per second. `sizes` takes the place of the distribution's own.
@@ -48,7 +51,7 @@ def drawn_ledger(
         )
         if facts not in known:
             known[facts] = shape_of(facts, rules, geometry)
-        rows.append(_row(clip, known[facts], geometry))
+        rows += _rows(clip, known[facts], rules, geometry)
     return Ledger(rows=tuple(rows))
 
 
@@ -57,13 +60,25 @@ def _share(rng: Random) -> float:
     return (rng.getrandbits(52) + 0.5) / 2**52
 
 
-def _row(clip: Clip, shaping: Shaping, geometry: Geometry) -> LedgerRow:
-    return LedgerRow(
-        clip=clip,
-        status=shaping.status,
-        arithmetic=shaping.arithmetic,
-        reason=shaping.reason,
-        bucket=shaping.bucket,
-        num_tokens=0 if shaping.bucket is None else geometry.num_tokens(shaping.bucket),
-        content="",
-    )
+def _rows(
+    clip: Clip, shaping: Shaping, rules: ShapeRules, geometry: Geometry
+) -> Iterator[LedgerRow]:
+    for number, piece in enumerate(_pieces(clip, shaping, rules.fps)):
+        yield LedgerRow(
+            clip=piece,
+            status=shaping.status,
+            arithmetic=shaping.piece_arithmetic(number),
+            reason=shaping.reason,
+            bucket=shaping.bucket,
+            num_tokens=0 if shaping.bucket is None else geometry.num_tokens(shaping.bucket),
+            content="",
+        )
+
+
+def _pieces(clip: Clip, shaping: Shaping, fps: float) -> Iterator[Clip]:
+    if shaping.bucket is None or shaping.is_whole:
+        yield clip
+        return
+    for start in shaping.starts:
+        stop = start + shaping.bucket.frames
+        yield replace(clip, piece=TimeSpan(start_s=start / fps, end_s=stop / fps))

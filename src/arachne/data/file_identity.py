@@ -1,7 +1,7 @@
 """Remember what was found in a file for as long as it stays the same file.
 
-The key holds the change time, which the kernel sets and no copy restores, so that a file which was
-replaced by another with the same name, size and modification time is read again.
+The key holds the file's stamp, so that a file which was replaced by another with the same name,
+size and modification time is read again.
 """
 
 import hashlib
@@ -10,16 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from arachne.data.file_stamp import Stamp, stamp_of
 from arachne.data.media_file import MediaFile, as_media_file
 
 T = TypeVar("T")
-Identity = tuple[int, int, int, int, int]
-
-
-def identity_of(path: Path) -> Identity:
-    """Device, inode, size, modification time and change time of a file."""
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def remembered(read: Callable[[MediaFile], T], max_files: int) -> Callable[[Path | MediaFile], T]:
@@ -29,12 +23,12 @@ def remembered(read: Callable[[MediaFile], T], max_files: int) -> Callable[[Path
     """
 
     @lru_cache(maxsize=max_files)
-    def read_once(file: MediaFile, _identity: Identity) -> T:
+    def read_once(file: MediaFile, _stamp: Stamp) -> T:
         return read(file)
 
     def read_or_remember(file: Path | MediaFile) -> T:
         media = as_media_file(file)
-        return read_once(media, identity_of(media.path))
+        return read_once(media, stamp_of(media.path))
 
     return read_or_remember
 

@@ -28,7 +28,7 @@ from arachne.data.decode import decode_clip
 from arachne.data.file_identity import content_of
 from arachne.data.limits import MAX_DECODE_BYTES
 from arachne.data.source_media import source_media
-from arachne.data.timed_frame import Pixels
+from arachne.data.timed_frame import Pixels, as_pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class GuardedDecoder:
     def __init__(self, *, time_limit_s: float, memory_bytes: int = MAX_DECODE_BYTES) -> None:
         self._time_limit_s = time_limit_s
         self._memory_bytes = memory_bytes
-        self._pixels = os.memfd_create("arachne pixels")
+        self._pixels = _SharedPixels(os.memfd_create("arachne pixels"))
         self._process: Any = None
         self._connection: Connection[DecodeJob, Refusal | None] | None = None
         self._job: DecodeJob | None = None
@@ -93,7 +93,7 @@ class GuardedDecoder:
         trace: TracebackType | None,
     ) -> None:
         self._end()
-        os.close(self._pixels)
+        self._pixels.close()
 
     def start(self, job: DecodeJob) -> None:
         """Begin to decode a clip; the pixels of the one before are overwritten."""
@@ -107,7 +107,7 @@ class GuardedDecoder:
         assert job is not None, "no clip was started"
         for is_last in (False, True):
             try:
-                return self._receive() or _mapped(self._pixels, job)
+                return self._receive() or self._pixels.of(job)
             except (EOFError, OSError):
                 how = self._end()
             if how == "SIGALRM":
@@ -118,13 +118,18 @@ class GuardedDecoder:
         return Refusal(reason=f"decoding it ended the process twice ({how})", is_lasting=True)
 
     def _send(self, job: DecodeJob) -> None:
-        os.ftruncate(self._pixels, max(job.num_bytes, os.fstat(self._pixels).st_size))
+        self._pixels.make_room(job)
         if self._connection is None:
             context = get_context("spawn")
             self._connection, far_end = context.Pipe()
             self._process = context.Process(
                 target=_serve,
-                args=(far_end, DupFd(self._pixels), self._time_limit_s, self._memory_bytes),
+                args=(
+                    far_end,
+                    DupFd(self._pixels.descriptor),
+                    self._time_limit_s,
+                    self._memory_bytes,
+                ),
                 name="decoder",
                 daemon=True,
             )
@@ -164,6 +169,41 @@ class GuardedDecoder:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
+class _SharedPixels:
+    """Memory that two processes share, large enough for the largest clip so far.
+
+    It stays mapped from clip to clip: to touch its pages for the first time costs as much as to
+    fill them.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._memory: mmap.mmap | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are mapped here."""
+        return 0 if self._memory is None else len(self._memory)
+
+    def make_room(self, job: DecodeJob) -> None:
+        """Let the memory be large enough for a clip, for both processes."""
+        os.ftruncate(self.descriptor, max(job.num_bytes, os.fstat(self.descriptor).st_size))
+
+    def of(self, job: DecodeJob) -> Pixels:
+        """A clip's pixels, for which room was made; its views stay valid when the memory grows."""
+        if self._memory is None or len(self._memory) < job.num_bytes:
+            self._memory = None  # unmapped as soon as nobody looks at it, before the larger one
+            self._memory = mmap.mmap(self.descriptor, job.num_bytes)
+        bucket = job.bucket
+        planes = np.frombuffer(self._memory, dtype=np.uint8, count=job.num_bytes)
+        return as_pixels(planes.reshape(bucket.frames, 3, bucket.height, bucket.width))
+
+    def close(self) -> None:
+        """Give up the memory; pixels that somebody still looks at stay."""
+        self._memory = None
+        os.close(self.descriptor)
+
+
 _START_S = 60.0
 """*Assumption*: a new process imports what it needs within this time on a busy machine."""
 
@@ -175,22 +215,22 @@ def _serve(
 ) -> None:
     """Decode what comes, until the caller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides
-    descriptor: int = pixels.detach()
-    base_bytes = _address_space_bytes() + memory_bytes
     # The caller may be gone, or be ended at any moment.
     with suppress(EOFError, OSError):
+        shared = _SharedPixels(pixels.detach())
+        base_bytes = _address_space_bytes() + memory_bytes
         while True:
             job: DecodeJob = connection.recv()
-            limit = base_bytes + job.num_bytes
+            limit = base_bytes + max(job.num_bytes, shared.num_bytes)
             resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
             # Python would run a handler between two calls only; without one the kernel acts.
             signal.setitimer(signal.ITIMER_REAL, time_limit_s)
-            answer = _decoded(job, descriptor, memory_bytes)
+            answer = _decoded(job, shared, memory_bytes)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             connection.send(answer)
 
 
-def _decoded(job: DecodeJob, descriptor: int, memory_bytes: int) -> Refusal | None:
+def _decoded(job: DecodeJob, shared: _SharedPixels, memory_bytes: int) -> Refusal | None:
     """Decode a clip into the shared memory, or say why not."""
     try:
         file = source_media(job.root, job.path)
@@ -202,7 +242,7 @@ def _decoded(job: DecodeJob, descriptor: int, memory_bytes: int) -> Refusal | No
     except (DataError, OSError) as error:
         return Refusal(reason=_words(error), is_lasting=False)
     try:
-        decode_clip(file, job.span, job.bucket, job.fps, into=_mapped(descriptor, job))
+        decode_clip(file, job.span, job.bucket, job.fps, into=shared.of(job))
     except DataError as error:
         return Refusal(reason=str(error), is_lasting=True)
     except MemoryError:
@@ -221,12 +261,6 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"the file cannot be read: {error.strerror or error}"
     return f"decoding it failed: {type(error).__name__}: {error}"
-
-
-def _mapped(descriptor: int, job: DecodeJob) -> Pixels:
-    bucket = job.bucket
-    shape = (bucket.frames, bucket.height, bucket.width, 3)
-    return np.frombuffer(mmap.mmap(descriptor, job.num_bytes), dtype=np.uint8).reshape(shape)
 
 
 def _address_space_bytes() -> int:

@@ -4,21 +4,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from arachne.core.clip import Clip
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.core.parent_watch import exit_with_parent
+from arachne.data.decode import decode_clip
+from arachne.data.extraction import piece_span
 from arachne.data.file_identity import content_of
 from arachne.data.layouts import read_clips
-from arachne.data.probe import timeline_of
-from arachne.data.shapes import ShapeRules, shape_of
+from arachne.data.media_file import MediaFile
+from arachne.data.media_suffixes import has_video_name
+from arachne.data.probe import is_picture_file, timeline_of
+from arachne.data.shapes import ShapeRules, Shaping, shape_of
 from arachne.data.source_media import source_media
-from arachne.data.timeline import Timeline, facts_of
+from arachne.data.timeline import Timeline, cut, facts_of
 
 Progress = Callable[[int, int], None]
 """Called with (clips done, clips in all)."""
@@ -33,9 +37,11 @@ class _FileJob:
     clips: tuple[tuple[int, Clip], ...]
     rules: ShapeRules
     geometry: Geometry
+    is_decoded: bool = False
 
 
-_Rows = list[tuple[int, LedgerRow]]
+_Rows = list[tuple[int, tuple[LedgerRow, ...]]]
+"""By a clip's place in the dataset: one row, or one for each of its pieces that train."""
 
 _MAX_CHUNK = 32
 """Files that are sent to a process at once; a progress bar moves in such steps."""
@@ -49,7 +55,9 @@ def inspect_dataset(
     num_workers: int,
     progress: Progress | None = None,
 ) -> Ledger:
-    """The ledger of a dataset: one row per clip, in the dataset's order; nothing is written.
+    """The ledger of a dataset, in the dataset's order; nothing is written.
+
+    Each clip has one row, or one for each of the pieces that the extraction mode takes of it.
 
     With more than one worker files are probed in processes of their own (spawned: the caller's
     script needs the usual `if __name__ == "__main__"`), and a file that kills its process is a
@@ -71,17 +79,22 @@ def inspect_clips(
     geometry: Geometry,
     num_workers: int,
     progress: Progress | None = None,
+    is_decoded: bool = False,
 ) -> Ledger:
-    """The ledger of some clips of a dataset; `inspect_dataset` has the rest."""
-    jobs = _jobs(root, clips, rules, geometry)
+    """The ledger of some clips of a dataset; `inspect_dataset` has the rest.
+
+    Frames are counted from packets; with `is_decoded` each clip is decoded, too, and one that
+    does not give what its packets promise is rejected.
+    """
+    jobs = [replace(job, is_decoded=is_decoded) for job in _jobs(root, clips, rules, geometry)]
     is_inline = num_workers <= 1 or len(jobs) == 1
     finished = map(_inspect_file, jobs) if is_inline else _in_processes(jobs, num_workers)
-    rows: dict[int, LedgerRow] = {}
+    rows: dict[int, tuple[LedgerRow, ...]] = {}
     for file_rows in finished:
         rows.update(file_rows)
         if progress is not None:
             progress(len(rows), len(clips))
-    return Ledger(rows=tuple(rows[index] for index in range(len(clips))))
+    return Ledger(rows=tuple(row for index in range(len(clips)) for row in rows[index]))
 
 
 def rejected(clip: Clip, reason: str, content: str = "", arithmetic: str = "") -> LedgerRow:
@@ -114,38 +127,86 @@ def _inspect_file(job: _FileJob) -> _Rows:
     try:
         file = source_media(job.root, job.path)
         content = content_of(file)
+        _refuse_picture_called_video(job.path, file)
         timeline = timeline_of(file)
     except DataError as error:
         reason = str(error)
     except OSError as error:
         reason = f"the file cannot be read: {error.strerror or error}"
     else:
-        return [(index, _row(clip, timeline, job, content)) for index, clip in job.clips]
-    return [(index, rejected(clip, reason, content)) for index, clip in job.clips]
+        found = [(index, _rows(clip, timeline, job, content)) for index, clip in job.clips]
+        return _decoded(file, found, job.rules.fps) if job.is_decoded else found
+    return [(index, (rejected(clip, reason, content),)) for index, clip in job.clips]
 
 
-def _row(clip: Clip, timeline: Timeline, job: _FileJob, content: str) -> LedgerRow:
+def _decoded(file: MediaFile, found: _Rows, fps: float) -> _Rows:
+    """The rows of a file, those rejected whose clip cannot be decoded."""
+    return [(index, tuple(_decoded_row(file, row, fps) for row in rows)) for index, rows in found]
+
+
+def _decoded_row(file: MediaFile, row: LedgerRow, fps: float) -> LedgerRow:
+    if row.bucket is None:
+        return row
+    try:
+        decode_clip(file, row.clip.part, row.bucket, fps)
+    except DataError as error:
+        return rejected(row.clip, str(error), row.content, row.arithmetic)
+    except MemoryError:
+        reason = "decoding it needs more memory than there is"
+        return rejected(row.clip, reason, row.content, row.arithmetic)
+    return row
+
+
+def _refuse_picture_called_video(path: str, file: MediaFile) -> None:
+    """What a server sent instead of a video must not train as a still."""
+    if has_video_name(path) and is_picture_file(file):
+        suffix = PurePosixPath(path).suffix
+        raise DataError(
+            f"its content is a picture, though it is called {suffix}; if the still is meant, give "
+            "it a picture's ending, such as .jpg"
+        )
+
+
+def _rows(clip: Clip, timeline: Timeline, job: _FileJob, content: str) -> tuple[LedgerRow, ...]:
     try:
         facts = facts_of(timeline, clip.span)
     except DataError as error:
-        return rejected(clip, str(error), content)
+        return (rejected(clip, str(error), content),)
     shaping = shape_of(facts, job.rules, job.geometry)
     if shaping.bucket is None:
-        return rejected(clip, shaping.reason, content, shaping.arithmetic)
+        return (rejected(clip, shaping.reason, content, shaping.arithmetic),)
     note = _span_note(clip, timeline)
-    return LedgerRow(
-        clip=clip,
-        status="trimmed" if note else shaping.status,
-        arithmetic=shaping.arithmetic,
-        reason="; ".join(text for text in (note, shaping.reason) if text),
-        bucket=shaping.bucket,
-        num_tokens=job.geometry.num_tokens(shaping.bucket),
-        content=content,
+    num_tokens = job.geometry.num_tokens(shaping.bucket)
+    return tuple(
+        LedgerRow(
+            clip=piece,
+            status="trimmed" if note else shaping.status,
+            arithmetic=shaping.piece_arithmetic(number),
+            reason="; ".join(text for text in (note, shaping.reason) if text),
+            bucket=shaping.bucket,
+            num_tokens=num_tokens,
+            content=content,
+        )
+        for number, piece in enumerate(_pieces(clip, timeline, shaping, job.rules.fps))
     )
 
 
+def _pieces(clip: Clip, timeline: Timeline, shaping: Shaping, fps: float) -> Iterator[Clip]:
+    """The training clips that a listed clip gives."""
+    if shaping.is_whole:
+        yield clip
+        return
+    assert shaping.bucket is not None, clip
+    part = cut(timeline, clip.span)
+    for start in shaping.starts:
+        span = piece_span(timeline, part, start, shaping.bucket.frames, fps)
+        yield replace(clip, piece=span)
+
+
 def _span_note(clip: Clip, timeline: Timeline) -> str:
-    if clip.span is None or clip.span.end_s <= timeline.end_s + timeline.interval_s:
+    if clip.span is None or clip.span.end_s <= timeline.end_s:
+        return ""
+    if clip.span.end_s <= timeline.end_s + timeline.interval_s:
         return ""
     return f"the span ends at {clip.span.end_s:.2f} s but the file at {timeline.end_s:.2f} s"
 
@@ -202,4 +263,4 @@ def _alone(job: _FileJob) -> _Rows:
             return pool.submit(_inspect_file, job).result()
         except BrokenProcessPool:
             reason = "reading the file ended the process that read it"
-            return [(index, rejected(clip, reason)) for index, clip in job.clips]
+            return [(index, (rejected(clip, reason),)) for index, clip in job.clips]

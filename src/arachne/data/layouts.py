@@ -4,25 +4,29 @@ A dataset is a folder, of which the first of these counts, or one table or shard
 
 | layout | looks like |
 |---|---|
-| table | `metadata.csv`, `.json`, `.jsonl` or `.parquet` |
+| table | `metadata.csv`, `.json`, `.jsonl`, `.parquet` or `.arrow` |
 | lists | `videos.txt` and `prompts.txt`, line by line |
 | shards | WebDataset's `*.tar`, a clip and its caption as members `a.mp4` and `a.txt` |
+| saved dataset | what Hugging Face's `datasets` writes; see `saved_dataset` |
 | table | of any other name, the folder's only one |
 | sidecar | media files anywhere below, `a.mp4` with its caption in `a.txt` |
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count, takewhile
 from pathlib import Path
 
 from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.units import count_text
 from arachne.data.captions import as_caption, read_text
-from arachne.data.clip_table import table_clips
+from arachne.data.clip_table import is_read, table_clips
+from arachne.data.dataset_hints import missing_caption_hint, no_clip_hint
 from arachne.data.media_suffixes import has_media_name, is_hidden
+from arachne.data.saved_dataset import saved_dataset
 from arachne.data.shard_clips import shard_clips
 from arachne.data.source_path import source_path
 from arachne.data.table_rows import TABLE_SUFFIXES, read_table
@@ -32,6 +36,10 @@ TABLE_STEM = "metadata"
 VIDEO_LIST = "videos.txt"
 CAPTION_LISTS = ("prompts.txt", "captions.txt", "prompt.txt", "caption.txt")
 SHARD_SUFFIX = ".tar"
+_HOW_TO_LIST = (
+    f"add {TABLE_STEM}.csv with columns video and caption, or media files with captions such as "
+    "a.mp4 and a.txt"
+)
 PACKED_SUFFIXES = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 
 
@@ -70,6 +78,9 @@ def detected_layout(root: Path) -> Layout:
         return _layout_of_lists(root, names)
     if shards:
         return _layout_of_shards(root, shards)
+    saved = saved_dataset(root, names)
+    if saved is not None:
+        return Layout(name=saved.name, read=partial(_tables, root, saved.tables))
     if others:
         return _layout_of_table(root, others)
     _refuse_packed_shards(root, names)
@@ -92,12 +103,12 @@ def read_clips(root: Path, missing_caption: str) -> tuple[Clip, ...]:
         )
     found = detected_layout(root).read()
     if not found:
-        raise DataError(
-            f"{str(root)!r} holds no clip; add {TABLE_STEM}.csv with columns video and caption, "
-            "or media files with captions such as a.mp4 and a.txt"
-        )
-    _refuse_missing(found, missing_caption)
-    return tuple(Clip(path=c.path, caption=c.caption or "", span=c.span) for c in found)
+        raise DataError(f"{str(root)!r} holds no clip; {no_clip_hint(root) or _HOW_TO_LIST}")
+    _refuse_missing(root, found, missing_caption)
+    return tuple(
+        Clip(path=c.path, caption=c.caption or "", span=c.span, other_captions=c.other_captions)
+        for c in found
+    )
 
 
 def _is_shard(path: Path) -> bool:
@@ -155,6 +166,10 @@ def _refuse_packed_shards(root: Path, names: list[str]) -> None:
 
 
 def _table(root: Path, name: str) -> list[Uncaptioned]:
+    return _tables(root, (name,))
+
+
+def _tables(root: Path, names: Sequence[str]) -> list[Uncaptioned]:
     @cache
     def media_by_stem() -> dict[str, str]:
         return {Path(path).stem: path for path in reversed(_media_below(root))}
@@ -163,7 +178,11 @@ def _table(root: Path, name: str) -> list[Uncaptioned]:
         """A file that is not there is rejected later, by name."""
         return media_by_stem().get(video_id, f"{video_id}.mp4")
 
-    return table_clips(read_table(source_path(root, name), name), find_media)
+    return [
+        clip
+        for name in names
+        for clip in table_clips(read_table(source_path(root, name), name, is_read), find_media)
+    ]
 
 
 def _listed_clips(root: Path, captions_name: str | None) -> list[Uncaptioned]:
@@ -188,22 +207,32 @@ def _lines(root: Path, name: str) -> list[str]:
     return [line.strip() for line in lines] if lines != [""] else []
 
 
-def _refuse_missing(found: list[Uncaptioned], missing_caption: str) -> None:
+def _refuse_missing(root: Path, found: list[Uncaptioned], missing_caption: str) -> None:
     without = [clip for clip in found if not clip.caption]
     if not without or missing_caption == "empty":
         return
+    hint = missing_caption_hint(root, without[0].path)
     first = Clip(path=without[0].path, caption="", span=without[0].span).name
     raise DataError(
         f"clip {first!r} has no caption ({count_text(len(without), 'clip')} of {len(found)} in "
-        "all); add it, or set data.missing_caption = 'empty' (--missing-caption empty) to train "
-        "without words"
+        f"all); {hint or 'add it'}, or set data.missing_caption = 'empty' (--missing-caption "
+        "empty) to train without words"
     )
 
 
 def _sidecar_clips(root: Path) -> list[Uncaptioned]:
-    return [
-        Uncaptioned(path=path, caption=_sidecar_caption(root, path)) for path in _media_below(root)
-    ]
+    return [_sidecar_clip(root, path) for path in _media_below(root)]
+
+
+def _sidecar_clip(root: Path, path: str) -> Uncaptioned:
+    """A media file with the caption in `a.txt`, and others in `a.2.txt`, `a.3.txt`, ..."""
+    stem = Path(path).with_suffix("").as_posix()
+    more = (_text_of(root, f"{stem}.{number}.txt") for number in count(2))
+    return Uncaptioned(
+        path=path,
+        caption=_text_of(root, f"{stem}.txt"),
+        other_captions=tuple(takewhile(bool, more)),  # pyright: ignore[reportArgumentType]
+    )
 
 
 def _media_below(root: Path) -> list[str]:
@@ -219,8 +248,7 @@ def _media_below(root: Path) -> list[str]:
     return sorted(paths)
 
 
-def _sidecar_caption(root: Path, path: str) -> str | None:
-    name = Path(path).with_suffix(".txt").as_posix()
+def _text_of(root: Path, name: str) -> str | None:
     if not os.path.lexists(root / name):
         return None
     return as_caption(read_text(source_path(root, name), name))

@@ -33,7 +33,11 @@ def check_frame_size(width: int, height: int) -> None:
         DataError: A side is 0, or the frame is over a cap.
     """
     if min(width, height) < 1:
-        raise DataError(f"its header says {width}x{height} pixels")
+        # FFmpeg says 0x0 of a size that is over its own limit, which is set to this one.
+        raise DataError(
+            f"its header says {width}x{height} pixels: no size, or one over the limit of "
+            f"{MAX_FRAME_PIXELS:,} pixels"
+        )
     if max(width, height) > MAX_SIDE or width * height > MAX_FRAME_PIXELS:
         raise DataError(
             f"its frames are {width}x{height}; the limit is {MAX_SIDE} pixels a side "

@@ -10,6 +10,14 @@ from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 
+SizeOf = Callable[[int], int]
+"""How much an item takes up, once it is read."""
+
+
+def one(_item_id: int) -> int:
+    """Where items are counted."""
+    return 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Value(Generic[T]):
@@ -24,18 +32,25 @@ class _Failure:
 class ClipLoader(Generic[T]):
     """Items by id, read by one background thread in the order in which they were asked for.
 
-    At most `max_items` read items wait to be taken; an item that is waited for is read even then,
-    so that taking in another order cannot block for ever.
+    The items that are read, and wait to be taken, together take up at most `most`, or are a single
+    one. An item that is waited for is read even then, so that taking in another order cannot block
+    for ever.
+
+    Args:
+        read: Reads an item.
+        most: What items that wait may take up.
+        size_of: Says what one takes up, before it is read; by default items are counted.
     """
 
-    def __init__(self, read: Callable[[int], T], max_items: int) -> None:
-        assert max_items >= 1, max_items
+    def __init__(self, read: Callable[[int], T], most: int, *, size_of: SizeOf = one) -> None:
+        assert most >= 1, most
         self._read = read
-        self._max_items = max_items
+        self._most = most
+        self._size_of = size_of
         self._changed = threading.Condition()
         self._queue: deque[int] = deque()
         self._ready: dict[int, deque[_Value[T] | _Failure]] = {}
-        self._num_ready = 0
+        self._ready_size = 0
         self._reading: int | None = None
         self._wanted: int | None = None
         self._is_closed = False
@@ -77,7 +92,7 @@ class ClipLoader(Generic[T]):
             result = results.popleft()
             if not results:
                 del self._ready[item_id]
-            self._num_ready -= 1
+            self._ready_size -= self._size_of(item_id)
             self._waited_s += time.monotonic() - begin_s
             self._changed.notify_all()
         if isinstance(result, _Failure):
@@ -106,7 +121,9 @@ class ClipLoader(Generic[T]):
     def _can_read(self) -> bool:
         if not self._queue:
             return False
-        return self._num_ready < self._max_items or self._queue[0] == self._wanted
+        if not self._ready_size or self._queue[0] == self._wanted:
+            return True
+        return self._ready_size + self._size_of(self._queue[0]) <= self._most
 
     def _run(self) -> None:
         while True:
@@ -119,7 +136,7 @@ class ClipLoader(Generic[T]):
             with self._changed:
                 self._reading = None
                 self._ready.setdefault(item_id, deque()).append(result)
-                self._num_ready += 1
+                self._ready_size += self._size_of(item_id)
                 self._changed.notify_all()
 
     def _result(self, item_id: int) -> _Value[T] | _Failure:

@@ -7,7 +7,7 @@ decoders.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,7 @@ class Workshop:
 
     Attributes:
         root: The dataset's folder.
+        other_roots: Those of a run's other datasets, by their names.
         store: Where arrays go.
         video_encoder: Makes latents.
         text_encoder: Makes token states.
@@ -74,6 +75,11 @@ class Workshop:
     num_decoders: int = 1
     time_limit_s: float = MAX_DECODE_S
     claims_expire_s: float = EXPIRES_S
+    other_roots: Mapping[str, Path] = field(default_factory=dict[str, Path])
+
+    def root_of(self, dataset: str) -> Path:
+        """The folder of the dataset that a clip names."""
+        return self.other_roots[dataset] if dataset else self.root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +202,10 @@ def decode_job(workshop: Workshop, row: LedgerRow) -> DecodeJob:
     """What has to be decoded for a usable clip."""
     assert row.bucket is not None, row
     return DecodeJob(
-        root=workshop.root,
+        root=workshop.root_of(row.clip.dataset),
         path=row.clip.path,
         content=row.content,
-        span=row.clip.span,
+        span=row.clip.part,
         bucket=row.bucket,
         fps=workshop.store.fps,
     )

@@ -17,13 +17,17 @@ from arachne.data.atomic_file import write_whole
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-_VERSION = b"1"
+_VERSION = b"2"
 _SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
         pa.field("start_s", pa.float64()),
         pa.field("end_s", pa.float64()),
+        pa.field("piece_start_s", pa.float64()),
+        pa.field("piece_end_s", pa.float64()),
         pa.field("caption", pa.string(), nullable=False),
+        pa.field("other_captions", pa.list_(pa.string()), nullable=False),
+        pa.field("dataset", pa.string(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
         pa.field("arithmetic", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
@@ -72,16 +76,21 @@ def read_manifest(path: Path) -> Ledger:
         ArachneError,
         AssertionError,
     ) as error:
-        raise DataError(f"manifest {str(path)!r} cannot be read: {error}") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"manifest {str(path)!r} cannot be read: {reason}") from error
 
 
 def _as_dict(row: LedgerRow) -> dict[str, Any]:
-    span, bucket = row.clip.span, row.bucket
+    span, piece, bucket = row.clip.span, row.clip.piece, row.bucket
     return {
         "path": row.clip.path,
         "start_s": span.start_s if span else None,
         "end_s": span.end_s if span else None,
+        "piece_start_s": piece.start_s if piece else None,
+        "piece_end_s": piece.end_s if piece else None,
         "caption": row.clip.caption,
+        "other_captions": row.clip.other_captions,
+        "dataset": row.clip.dataset,
         "status": row.status,
         "arithmetic": row.arithmetic,
         "reason": row.reason,
@@ -97,13 +106,18 @@ def _as_row(row: dict[str, Any]) -> LedgerRow:
     status: Status = row["status"]
     if status not in ("kept", "trimmed", "rejected"):
         raise DataError(f"unknown status {status!r}")
-    span = bucket = None
-    if row["end_s"] is not None:
-        span = TimeSpan(start_s=row["start_s"], end_s=row["end_s"])
+    bucket = None
     if row["frames"] is not None:
         bucket = Bucket(width=row["width"], height=row["height"], frames=row["frames"])
     return LedgerRow(
-        clip=Clip(path=row["path"], caption=row["caption"], span=span),
+        clip=Clip(
+            path=row["path"],
+            caption=row["caption"],
+            span=_span(row["start_s"], row["end_s"]),
+            piece=_span(row["piece_start_s"], row["piece_end_s"]),
+            other_captions=tuple(row["other_captions"]),
+            dataset=row["dataset"],
+        ),
         status=status,
         arithmetic=row["arithmetic"],
         reason=row["reason"],
@@ -111,3 +125,9 @@ def _as_row(row: dict[str, Any]) -> LedgerRow:
         num_tokens=row["num_tokens"],
         content=row["content"],
     )
+
+
+def _span(start_s: float | None, end_s: float | None) -> TimeSpan | None:
+    if start_s is None or end_s is None:
+        return None
+    return TimeSpan(start_s=start_s, end_s=end_s)

@@ -1,9 +1,11 @@
-"""A file, or a slice of one: what every decoder opens."""
+"""A file, a slice of one, or a cell of a table: what every decoder opens."""
 
 import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from arachne.data.parquet_cells import ParquetCell, cell_bytes
 
 _BUFFER_BYTES = 2**18
 """Decoders read tens of kilobytes at a time; fewer, larger reads reach the disk."""
@@ -11,15 +13,26 @@ _BUFFER_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaFile:
-    """The bytes [offset, offset + num_bytes) of a file: all of it, or a member of a tar."""
+    """The bytes [offset, offset + num_bytes) of a file: all of it, or a member of a tar.
+
+    With a `cell`, those of that cell of the Parquet file at `path`.
+    """
 
     path: Path
     offset: int
     num_bytes: int
+    cell: ParquetCell | None = None
 
     def open(self) -> io.BufferedReader:
-        """A seekable binary file that holds these bytes and no others."""
-        return io.BufferedReader(_Slice(self), _BUFFER_BYTES)
+        """A seekable binary file that holds these bytes and no others.
+
+        Raises:
+            DataError: The cell's table has changed, or cannot be read.
+        """
+        if self.cell is None:
+            return io.BufferedReader(_Slice(self), _BUFFER_BYTES)
+        content: Any = io.BytesIO(cell_bytes(self.path, self.cell))
+        return io.BufferedReader(content, _BUFFER_BYTES)
 
 
 def whole_file(path: Path) -> MediaFile:

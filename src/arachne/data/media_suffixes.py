@@ -2,16 +2,23 @@
 
 from pathlib import PurePosixPath
 
-_MEDIA_SUFFIXES = frozenset(
+_VIDEO_SUFFIXES = frozenset(
     {".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts"}
-    | {".ogv", ".flv", ".wmv", ".gif"}
-    | {".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp", ".tif", ".tiff"}
+    | {".ogv", ".flv", ".wmv", ".mxf", ".y4m", ".ivf", ".h264", ".264", ".hevc", ".265", ".obu"}
+)
+_PICTURE_SUFFIXES = frozenset(
+    {".gif", ".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp", ".tif", ".tiff"}
 )
 
 
 def has_media_name(path: str) -> bool:
     """Whether a path is called like a video or picture."""
-    return PurePosixPath(path).suffix.lower() in _MEDIA_SUFFIXES
+    return has_video_name(path) or PurePosixPath(path).suffix.lower() in _PICTURE_SUFFIXES
+
+
+def has_video_name(path: str) -> bool:
+    """Whether a path is called like a video that is no animated picture."""
+    return PurePosixPath(path).suffix.lower() in _VIDEO_SUFFIXES
 
 
 def is_hidden(path: str) -> bool:

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, ImageSequence
 from arachne.core.errors import DataError
 from arachne.data.limits import MAX_ANIMATION_PIXELS, MAX_PICTURE_FRAMES, check_frame_size
 from arachne.data.media_file import MediaFile
-from arachne.data.timed_frame import Pixels, TimedFrame
+from arachne.data.timed_frame import Planes, TimedFrame
 from arachne.data.timeline import Timeline
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF")
@@ -73,11 +73,12 @@ def picture_frames(file: MediaFile, timeline: Timeline) -> Iterator[TimedFrame]:
                 return
             upright = _as_rgb(ImageOps.exif_transpose(frame))
 
-            def rgb(width: int, height: int, upright: Image.Image = upright) -> Pixels:
-                resized = upright.resize((width, height), Image.Resampling.LANCZOS)
-                return np.asarray(resized, dtype=np.uint8)
+            def planes(width: int, height: int, upright: Image.Image = upright) -> Planes:
+                resized = upright.resize((width, height), Image.Resampling.BICUBIC)
+                red, green, blue = np.asarray(resized, dtype=np.uint8).transpose(2, 0, 1)
+                return red, green, blue
 
-            yield TimedFrame(time_s=float(timeline.times_s[index]), rgb=rgb)
+            yield TimedFrame(time_s=float(timeline.times_s[index]), planes=planes)
 
 
 @contextmanager

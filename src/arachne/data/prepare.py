@@ -17,7 +17,7 @@ def keys_of(
     """The cache keys of a usable clip's (latents, token states)."""
     assert row.bucket is not None, row
     return (
-        video_key(row.content, row.clip.span, row.bucket, fps, video_fingerprint),
+        video_key(row.content, row.clip.part, row.bucket, fps, video_fingerprint),
         text_key(row.clip.caption, text_fingerprint),
     )
 
@@ -83,9 +83,11 @@ class Store:
         for row in rows:
             if row.status == "rejected":
                 continue
-            latents_key, states_key = self.keys_of(row)
+            latents_key, _ = self.keys_of(row)
             found.setdefault(latents_key, Latents(key=latents_key, row=row))
-            found.setdefault(states_key, TokenStates(key=states_key, caption=row.clip.caption))
+            for caption in row.clip.captions:
+                key = text_key(caption, self.text_fingerprint)
+                found.setdefault(key, TokenStates(key=key, caption=caption))
         return tuple(found.values())
 
     def is_settled(self, piece: Piece) -> bool:

@@ -1,6 +1,6 @@
 """From what a file holds to the bucket that its clip trains in, with the arithmetic shown."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import MediaFacts
@@ -8,7 +8,8 @@ from arachne.core.errors import ConfigError
 from arachne.core.ledger import Status
 from arachne.core.model_shape import Geometry
 from arachne.core.units import count_text
-from arachne.data.frame_size import FrameSize, NoFrameSize, frame_size
+from arachne.data.extraction import Extraction, num_covered
+from arachne.data.frame_size import FrameSize, NoFrameSize, frame_size, parsed_aspect
 from arachne.data.timeline import retimed_count
 
 
@@ -20,11 +21,18 @@ class ShapeRules:
         fps: Frames per second that the model learns.
         resolution: A frame has at most `resolution * resolution` pixels.
         frame_buckets: Legal lengths; stills always take 1.
+        aspects: Ratios of width to height that clips are brought to, as `16:9`; the nearest one
+            counts. Without any, each clip keeps its own.
+        upscale: Whether frames smaller than the resolution are scaled up to it.
+        extraction: Which pieces of a clip train that is longer than its length.
     """
 
     fps: float
     resolution: int
     frame_buckets: tuple[int, ...]
+    aspects: tuple[str, ...] = ()
+    upscale: bool = False
+    extraction: Extraction = field(default_factory=Extraction)
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.fps <= 240.0:
@@ -33,6 +41,19 @@ class ShapeRules:
             raise ConfigError(f"data.resolution is {self.resolution}; it must be at least 1")
         if not self.frame_buckets:
             raise ConfigError("data.frame_buckets is empty; name at least one length, such as 81")
+        for aspect in self.aspects:
+            parsed_aspect(aspect)
+
+    def size_of(self, facts: MediaFacts, geometry: Geometry) -> FrameSize | NoFrameSize:
+        """The width and height that a clip trains in."""
+        return frame_size(
+            facts.width,
+            facts.height,
+            self.resolution,
+            geometry.side_multiple,
+            aspects=[parsed_aspect(aspect) for aspect in self.aspects],
+            upscale=self.upscale,
+        )
 
     def check(self, geometry: Geometry) -> None:
         """Refuse lengths that the model would cut in silence.
@@ -40,6 +61,9 @@ class ShapeRules:
         Raises:
             ConfigError: Names the length and the nearest legal ones.
         """
+        self.extraction.check(geometry)
+        if self.extraction.mode == "full":
+            return
         for frames in self.frame_buckets:
             legal = geometry.legal_frames_up_to(frames)
             if legal != frames:
@@ -53,38 +77,83 @@ class ShapeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaping:
-    """What becomes of a clip: the fields of its ledger row that follow from its shape."""
+    """What becomes of a clip: the fields of its ledger rows that follow from its shape.
+
+    Attributes:
+        starts: Where each piece that trains begins, in frames at the model's rate; none if the
+            clip is rejected, (0,) for most.
+        count: Frames of the whole clip at that rate.
+    """
 
     bucket: Bucket | None
     arithmetic: str
     status: Status
     reason: str
+    starts: tuple[int, ...]
+    count: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the clip as it is listed is one row: cut at most at its end, or rejected."""
+        return self.starts in ((0,), ())
+
+    def piece_arithmetic(self, number: int) -> str:
+        """The arithmetic of one piece: `200f@16 → 200f@16 → 81 (2 of 2, from 81)`."""
+        if self.is_whole:
+            return self.arithmetic
+        place = f"{number + 1} of {len(self.starts)}, from {self.starts[number]}"
+        return f"{self.arithmetic} ({place})"
 
 
 def shape_of(facts: MediaFacts, rules: ShapeRules, geometry: Geometry) -> Shaping:
-    """The bucket of a clip: the longest length that it fills, in its own aspect ratio."""
+    """The bucket of a clip, the longest length that it fills in its own aspect ratio, and where
+    the pieces of that length begin which train.
+    """
     is_still = facts.fps == 0.0
     count = 1 if is_still else retimed_count(facts.num_frames / facts.fps, rules.fps)
     read = _frames_read(facts, rules.fps, count)
-    frames = _bucket_frames(facts, rules, count)
+    frames = 1 if is_still else frames_of(count, rules, geometry)
     if frames is None:
         return Shaping(
             bucket=None,
             arithmetic=read,
             status="rejected",
             reason=_too_short(facts, rules, geometry, count),
+            starts=(),
+            count=count,
         )
     arithmetic = f"{read} → {frames}"
-    size = frame_size(facts.width, facts.height, rules.resolution, geometry.side_multiple)
+    size = rules.size_of(facts, geometry)
     if isinstance(size, NoFrameSize):
-        return Shaping(bucket=None, arithmetic=arithmetic, status="rejected", reason=size.reason)
-    notes = [_cut_note(rules, count, frames), _rate_note(facts, rules), _size_note(facts, size)]
+        return Shaping(
+            bucket=None,
+            arithmetic=arithmetic,
+            status="rejected",
+            reason=size.reason,
+            starts=(),
+            count=count,
+        )
+    starts = rules.extraction.starts(count, frames)
+    notes = [
+        _cut_note(rules, count, frames, starts),
+        _rate_note(facts, rules),
+        _size_note(facts, size),
+    ]
     return Shaping(
         bucket=Bucket(width=size.width, height=size.height, frames=frames),
         arithmetic=arithmetic,
-        status="kept" if count == frames else "trimmed",
+        status="kept" if num_covered(starts, frames) == count else "trimmed",
         reason="; ".join(note for note in notes if note),
+        starts=starts,
+        count=count,
     )
+
+
+def frames_of(count: int, rules: ShapeRules, geometry: Geometry) -> int | None:
+    """The length that `count` frames at the model's rate are cut to; None if they fill none."""
+    if rules.extraction.mode == "full":
+        return geometry.legal_frames_up_to(min(count, rules.extraction.max_frames))
+    return max((frames for frames in rules.frame_buckets if frames <= count), default=None)
 
 
 def _frames_read(facts: MediaFacts, fps: float, count: int) -> str:
@@ -98,12 +167,6 @@ def _rate_text(fps: float) -> str:
     return f"{fps:.3f}".rstrip("0").rstrip(".")
 
 
-def _bucket_frames(facts: MediaFacts, rules: ShapeRules, count: int) -> int | None:
-    if facts.fps == 0.0:
-        return 1
-    return max((frames for frames in rules.frame_buckets if frames <= count), default=None)
-
-
 def _too_short(facts: MediaFacts, rules: ShapeRules, geometry: Geometry, count: int) -> str:
     return (
         f"{count_text(facts.num_frames, 'frame')} at {_rate_text(facts.fps)} fps give {count} at "
@@ -112,16 +175,21 @@ def _too_short(facts: MediaFacts, rules: ShapeRules, geometry: Geometry, count: 
     )
 
 
-def _cut_note(rules: ShapeRules, count: int, frames: int) -> str:
-    if count == frames:
+def _cut_note(rules: ShapeRules, count: int, frames: int, starts: tuple[int, ...]) -> str:
+    unused = count - num_covered(starts, frames)
+    rest = f"{count_text(unused, 'frame')}{{}} {'is' if unused == 1 else 'are'} not used"
+    if len(starts) > 1:
+        pieces = f"{len(starts)} pieces of {count_text(frames, 'frame')}"
+        return f"{pieces}; {rest.format('')}" if unused else pieces
+    if not unused:
         return ""
-    unused = count_text(count - frames, "frame")
-    verb = "is" if count - frames == 1 else "are"
-    if frames == 1:
+    if frames == 1 and rules.extraction.mode != "full":
         shortest = min((f for f in rules.frame_buckets if f > 1), default=None)
         needed = f", shorter than {shortest} frames" if shortest else ""
-        return f"used as a still{needed}; {unused} {verb} not used"
-    return f"{unused} at the end {verb} not used"
+        return f"used as a still{needed}; {rest.format('')}"
+    before = min(starts, default=0)
+    where = f" ({before} at the start)" if before else " at the end"
+    return rest.format(where)
 
 
 def _rate_note(facts: MediaFacts, rules: ShapeRules) -> str:

@@ -23,6 +23,6 @@ def first_by_content(rows: Sequence[LedgerRow], limit: int) -> tuple[LedgerRow, 
 
 
 def _place(row: LedgerRow) -> int:
-    """Where a clip's content falls among 2^64 places."""
+    """Where a clip's content falls among 2^64 places; the same for all pieces of a listed clip."""
     name = f"{row.content}@{row.clip.span}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "big")

@@ -1,7 +1,7 @@
-"""The tables that list a dataset, row by row: CSV, JSON, JSON Lines and Parquet.
+"""The tables that list a dataset, row by row: CSV, JSON, JSON Lines, Parquet and Arrow.
 
 Names of columns are lower-cased and stripped. Values stay what the format made of them: text from
-CSV, and numbers, lists or nothing from the others.
+CSV, and numbers, lists or nothing from the others; media that lie in a table stay there.
 """
 
 import csv
@@ -12,17 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow  # pyright: ignore[reportMissingTypeStubs]
-import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
-
 from arachne.core.errors import DataError
 from arachne.data.captions import read_text
+from arachne.data.columnar_table import Columns, IsRead, read_arrow, read_parquet
 
-# pyarrow ships no types.
-pa: Any = pyarrow
-pq: Any = pyarrow.parquet
-
-TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".arrow")
 """Endings of files that may list a dataset."""
 
 
@@ -52,13 +46,19 @@ class Table:
     rows: tuple[TableRow, ...]
 
 
-def read_table(path: Path, name: str) -> Table:
+def read_table(path: Path, name: str, is_read: IsRead) -> Table:
     """The table in a file; `name` is what messages call it.
+
+    Of Parquet and Arrow files only the values of the columns that are read are loaded; their rows
+    have no others. `is_read` gets names in small letters, without outer spaces.
 
     Raises:
         DataError: It cannot be read; the message names the line where there is one.
     """
-    return _READERS[path.suffix.lower()](path, name)
+    suffix = path.suffix.lower()
+    if suffix in _COLUMNAR_READERS:
+        return _read_columnar(_COLUMNAR_READERS[suffix], path, name, is_read)
+    return _READERS[suffix](path, name)
 
 
 def _read_csv(path: Path, name: str) -> Table:
@@ -99,15 +99,18 @@ def _read_json_lines(path: Path, name: str) -> Table:
     return _of_objects(name, [(where, _parsed(line, where)) for where, line in numbered])
 
 
-def _read_parquet(path: Path, name: str) -> Table:
-    try:
-        found = pq.read_table(str(path))
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{name} is not Parquet: {str(error).splitlines()[0]}") from error
-    columns = _columns(found.column_names, name)
-    rows: list[TableRow] = []
-    for values in found.rename_columns(list(columns)).to_pylist():
-        rows.append(TableRow(values=values, where=f"{name} row {len(rows)}"))
+def _read_columnar(
+    read: Callable[[Path, str, IsRead], Columns], path: Path, name: str, is_read: IsRead
+) -> Table:
+    names, found = read(path, name, lambda column: is_read(_small(column)))
+    columns = _columns(names, name)
+    rows = [
+        TableRow(
+            values={_small(column): value for column, value in values.items()},
+            where=f"{name} row {row}",
+        )
+        for row, values in enumerate(found)
+    ]
     return Table(name=name, columns=columns, rows=tuple(rows))
 
 
@@ -115,12 +118,19 @@ _READERS: dict[str, Callable[[Path, str], Table]] = {
     ".csv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_json_lines,
-    ".parquet": _read_parquet,
+}
+_COLUMNAR_READERS: dict[str, Callable[[Path, str, IsRead], Columns]] = {
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
 }
 
 
+def _small(name: str) -> str:
+    return name.strip().lower()
+
+
 def _columns(names: Iterable[str], table: str) -> tuple[str, ...]:
-    columns = tuple(name.strip().lower() for name in names)
+    columns = tuple(map(_small, names))
     for column in columns:
         if column and columns.count(column) > 1:
             raise DataError(f"{table} has {columns.count(column)} columns {column!r}; keep one")

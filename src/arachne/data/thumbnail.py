@@ -23,7 +23,7 @@ def thumbnail(root: Path, row: LedgerRow, fps: float, max_side: int) -> bytes:
     assert row.bucket is not None, row
     still = Bucket(width=row.bucket.width, height=row.bucket.height, frames=1)
     try:
-        pixels = decode_clip(source_media(root, row.clip.path), row.clip.span, still, fps)
+        pixels = decode_clip(source_media(root, row.clip.path), row.clip.part, still, fps)
     except OSError as error:
         raise DataError(f"the file cannot be read: {error.strerror or error}") from error
     image = Image.fromarray(pixels[0])

@@ -92,10 +92,9 @@ def cut(timeline: Timeline, span: TimeSpan | None) -> Cut:
     if stop <= first:  # within the display of one frame, which is then all there is to see
         first = max(0, min(first, stop) - 1)
         stop = first + 1
-    next_s = float(times_s[stop]) if stop < timeline.num_frames else timeline.end_s
-    last_s = float(times_s[stop - 1])
-    # A frame that is held for long must not stretch the clip far beyond its span.
-    end_s = min(next_s, max(span.end_s, last_s + timeline.interval_s))
+    end_s = float(times_s[stop]) if stop < timeline.num_frames else timeline.end_s
+    if end_s > span.end_s:  # a frame that is held for long must not stretch the clip far beyond
+        end_s = min(end_s, max(span.end_s, float(times_s[stop - 1]) + timeline.interval_s))
     return Cut(first=first, stop=stop, start_s=float(times_s[first]), end_s=end_s)
 
 

@@ -7,8 +7,9 @@ from arachne.core.clip import TimeSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncaptioned:
-    """A clip whose caption may be missing (None or empty)."""
+    """A clip whose caption may be missing (None or empty), and then has no other ones."""
 
     path: str
     caption: str | None
     span: TimeSpan | None = None
+    other_captions: tuple[str, ...] = ()

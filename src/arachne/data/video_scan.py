@@ -60,6 +60,10 @@ def scan_video(file: MediaFile) -> Timeline:
     """
     packets = _Packets()
     with opened_video(file) as (container, stream):
+        if stream.frames > MAX_FRAMES:
+            raise DataError(
+                f"its header says {stream.frames:,} frames; the limit is {MAX_FRAMES:,}"
+            )
         for packet in container.demux(stream):
             packets.add(packet)
             if len(packets.stamps) > MAX_FRAMES:

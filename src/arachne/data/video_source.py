@@ -1,17 +1,18 @@
 """Frames of a video, decoded from the keyframe before the first one wanted."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from av.container import InputContainer
 from av.video.frame import VideoFrame
-from av.video.reformatter import Colorspace, Interpolation
+from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
 from arachne.core.errors import DataError
 from arachne.data.deinterlace import deinterlaced
 from arachne.data.media_file import MediaFile
-from arachne.data.timed_frame import Pixels, TimedFrame
+from arachne.data.timed_frame import Pixels, Planes, TimedFrame
 from arachne.data.timeline import Timeline
 from arachne.data.video_file import opened_video
 from arachne.data.video_scan import rotation_of, upright_size
@@ -23,7 +24,15 @@ _UNSPECIFIED_COLORS = 2
 _HD_HEIGHT = 720
 """Untagged video is BT.709 from this height on and BT.601 below, as players have it."""
 
-_FILTER = Interpolation.LANCZOS | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
+_FILTER = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
+"""On three test clips it is within 53 to 57 dB of Lanczos in two thirds of the time. Without the
+flags swscale takes shortcuts: chroma is repeated, and every colour is a level too dark."""
+
+_FORMAT = "gbrp"
+"""To planes swscale has vector code for full chroma, to packed RGB it has none: twice the time."""
+
+_RED_GREEN_BLUE = (2, 0, 1)
+"""Where `gbrp` has them."""
 
 
 def video_frames(file: MediaFile, timeline: Timeline, first: int) -> Iterator[TimedFrame]:
@@ -32,6 +41,8 @@ def video_frames(file: MediaFile, timeline: Timeline, first: int) -> Iterator[Ti
     Raises:
         DataError: A packet cannot be decoded, or the frames change their size.
     """
+    # Of its own, since it keeps the tables of its last call's sizes.
+    scaler = VideoReformatter()
     key_pts = _key_before(timeline, first)
     if key_pts is not None:
         with opened_video(file) as (container, stream):
@@ -40,14 +51,14 @@ def video_frames(file: MediaFile, timeline: Timeline, first: int) -> Iterator[Ti
                 frames = deinterlaced(_decoded(container, stream), stream)
                 frame = next(frames, None)
                 if frame is not None and frame.pts is not None and frame.pts <= key_pts:
-                    yield _timed(frame, stream, timeline, 0)
+                    yield _timed(frame, stream, timeline, 0, scaler)
                     for later in frames:
-                        yield _timed(later, stream, timeline, 0)
+                        yield _timed(later, stream, timeline, 0, scaler)
                     return
     with opened_video(file) as (container, stream):
         frames = deinterlaced(_decoded(container, stream), stream)
         for order, frame in enumerate(frames):
-            yield _timed(frame, stream, timeline, order)
+            yield _timed(frame, stream, timeline, order, scaler)
 
 
 def _key_before(timeline: Timeline, first: int) -> int | None:
@@ -63,20 +74,26 @@ def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFr
         yield from packet.decode()
 
 
-def _timed(frame: VideoFrame, stream: VideoStream, timeline: Timeline, order: int) -> TimedFrame:
+def _timed(
+    frame: VideoFrame,
+    stream: VideoStream,
+    timeline: Timeline,
+    order: int,
+    scaler: VideoReformatter,
+) -> TimedFrame:
     size = upright_size(frame, stream)
     if size != (timeline.width, timeline.height):
         raise DataError(
             f"its frames change from {timeline.width}x{timeline.height} to {size[0]}x{size[1]}"
         )
 
-    def rgb(width: int, height: int) -> Pixels:
-        return _upright_rgb(frame, width, height)
+    def planes(width: int, height: int) -> Planes:
+        return _upright_planes(frame, scaler, width, height)
 
-    return TimedFrame(time_s=timeline.time_of(frame.pts, order), rgb=rgb)
+    return TimedFrame(time_s=timeline.time_of(frame.pts, order), planes=planes)
 
 
-def _upright_rgb(frame: VideoFrame, width: int, height: int) -> Pixels:
+def _upright_planes(frame: VideoFrame, scaler: VideoReformatter, width: int, height: int) -> Planes:
     if frame.is_corrupt:
         raise DataError("a frame is damaged")
     turns = rotation_of(frame)
@@ -85,7 +102,22 @@ def _upright_rgb(frame: VideoFrame, width: int, height: int) -> Pixels:
     colors = None
     if frame.colorspace == _UNSPECIFIED_COLORS:
         colors = Colorspace.ITU709 if frame.height >= _HD_HEIGHT else Colorspace.ITU601
-    scaled = frame.reformat(
-        width=width, height=height, format="rgb24", interpolation=_FILTER, src_colorspace=colors
+    scaled = scaler.reformat(
+        frame,
+        width=width,
+        height=height,
+        format=_FORMAT,
+        interpolation=_FILTER,
+        src_colorspace=colors,
+        threads=1,
     )
-    return np.rot90(np.asarray(scaled.to_ndarray(), dtype=np.uint8), turns)
+    red, green, blue = (_plane(scaled, index, turns) for index in _RED_GREEN_BLUE)
+    return red, green, blue
+
+
+def _plane(frame: VideoFrame, index: int, turns: int) -> Pixels:
+    """One colour of a frame without the padding of its rows, turned; it keeps the frame alive."""
+    plane = frame.planes[index]
+    memory: Any = plane  # its stub does not say that it is a buffer
+    rows = np.frombuffer(memory, dtype=np.uint8).reshape(plane.height, plane.line_size)
+    return np.rot90(rows[:, : plane.width], turns)

@@ -16,11 +16,13 @@ class AutoencoderClass:
         defaults: The class's own, of the keys that are read here.
         channels: The key of the number of latent channels.
         compression: Frames and pixels per latent.
+        can_tile: Whether the class joins its tiles where they belong.
     """
 
     defaults: Config
     channels: str
     compression: Callable[[Config], tuple[int, int]]
+    can_tile: bool = True
 
     def whole(self, config: Config) -> Config:
         """A config.json with what it leaves out."""
@@ -31,12 +33,31 @@ def _by_keys(temporal: str, spatial: str) -> Callable[[Config], tuple[int, int]]
     return lambda config: (int(config[temporal]), int(config[spatial]))
 
 
+def _by_blocks(config: Config) -> tuple[int, int]:
+    halvings = len(config["block_out_channels"]) - 1
+    return 2 ** (halvings - 1), 2**halvings
+
+
 def _ltx_compression(config: Config) -> tuple[int, int]:
     given = config["temporal_compression_ratio"], config["spatial_compression_ratio"]
     halvings = 2 ** sum(config["spatio_temporal_scaling"])
     made = config["patch_size_t"] * halvings, config["patch_size"] * halvings
     temporal, spatial = (a or b for a, b in zip(given, made, strict=True))
     return temporal, spatial
+
+
+def _ltx2_compression(config: Config) -> tuple[int, int]:
+    """Of its own count; the class's attributes take every halving for one of both axes."""
+    halvings = [
+        kind
+        for kind, is_on in zip(
+            config["downsample_type"], config["spatio_temporal_scaling"], strict=True
+        )
+        if is_on
+    ]
+    temporal = sum(kind != "spatial" for kind in halvings)
+    spatial = sum(kind != "temporal" for kind in halvings)
+    return config["patch_size_t"] * 2**temporal, config["patch_size"] * 2**spatial
 
 
 AUTOENCODERS: Mapping[str, AutoencoderClass] = {
@@ -86,6 +107,23 @@ AUTOENCODERS: Mapping[str, AutoencoderClass] = {
         },
         channels="latent_channels",
         compression=_ltx_compression,
+    ),
+    "AutoencoderKLLTX2Video": AutoencoderClass(
+        defaults={
+            "latent_channels": 128,
+            "patch_size": 4,
+            "patch_size_t": 1,
+            "spatio_temporal_scaling": (True, True, True, True),
+            "downsample_type": ("spatial", "temporal", "spatiotemporal", "spatiotemporal"),
+        },
+        channels="latent_channels",
+        compression=_ltx2_compression,
+    ),
+    "AutoencoderKLMagvit": AutoencoderClass(
+        defaults={"latent_channels": 16, "block_out_channels": [128, 256, 512, 512]},
+        channels="latent_channels",
+        compression=_by_blocks,
+        can_tile=False,  # diffusers 0.42 keeps what overlaps, and shifts every tile but the first
     ),
     "AutoencoderKLMochi": AutoencoderClass(
         defaults={

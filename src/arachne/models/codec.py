@@ -110,6 +110,12 @@ class DctCodec:
         ]
         return np.stack([self._encode_group(group) for group in groups], axis=1)
 
+    def encode_first(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
+        """Latents of a clip that is `frame` [H, W, 3] first, and grey for the rest: zeros there."""
+        first_C1hw = self.encode(frame[None])
+        num_later = (num_frames - 1) // TEMPORAL_COMPRESSION
+        return np.pad(first_C1hw, ((0, 0), (0, num_later), (0, 0), (0, 0)))
+
     def decode(self, latents: np.ndarray) -> np.ndarray:
         """Frames uint8 [F, H, W, 3] of latents [C, f, h, w]; values outside 0..255 are clipped.
 

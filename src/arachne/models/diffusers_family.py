@@ -18,6 +18,9 @@ from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInpu
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from arachne.models.interface import FirstFrames
+    from arachne.models.text_prompts import TextPrompt
+
 Option = Callable[[str], Any]
 """The value of one option of a transformer's config.json."""
 
@@ -40,6 +43,21 @@ class Forward(Protocol):
 
         It is shaped like the latents; for flow matching it is the velocity noise − x0.
         """
+        ...
+
+
+class FirstFrameForward(Protocol):
+    """`Forward` of an image-to-video model, which also gets the clips' first frames."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        latents_BCFHW: Tensor,
+        timestep_B: Tensor,
+        text_BLD: Tensor,
+        first: FirstFrames,
+    ) -> Tensor:
+        """What the family's objective predicts, shaped like the latents."""
         ...
 
 
@@ -104,8 +122,10 @@ class DiffusersFamily:
         sizes: Fields of `ModelShape`, but for family and text tokens, from a config.json.
         options: Keywords of the constructor that follow from a shape; a config.json has to agree.
         forward: One forward pass; latents and text arrive in the type of the weights.
+        first_frame_forward: The same for image to video; None for families without it.
         prepare: Changes a new module where a launch could not split it as it is.
         text_padding: What its text encoder makes of padding.
+        text_prompt: The instruction in which its text encoder reads a caption, if there is one.
         fixed: Further options, which must have the class's own defaults.
         check: Raises ConfigError where the class cannot have these sizes.
         not_pretrained: Why training refuses its published weights; empty if it takes them.
@@ -117,8 +137,10 @@ class DiffusersFamily:
     sizes: Callable[[Option], dict[str, int]]
     options: Callable[[ModelShape], dict[str, Any]]
     forward: Forward
+    first_frame_forward: FirstFrameForward | None = None
     prepare: Callable[[nn.Module], None] = _as_it_is
     text_padding: TextPadding = "masked"
+    text_prompt: TextPrompt | None = None
     fixed: tuple[str, ...] = ()
     check: Callable[[ModelShape], None] = _any_shape
     not_pretrained: str = ""

@@ -23,6 +23,7 @@ from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import SequenceLayout
 from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.families import transformer_named
+from arachne.models.interface import FirstFrames
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import published_keys, published_shape
 
@@ -53,19 +54,31 @@ class VideoTransformer:
         return self.family.layout
 
     def predict(
-        self, latents_BCFHW: torch.Tensor, sigma_B: torch.Tensor, text_BLD: torch.Tensor
+        self,
+        latents_BCFHW: torch.Tensor,
+        sigma_B: torch.Tensor,
+        text_BLD: torch.Tensor,
+        first: FirstFrames | None = None,
     ) -> torch.Tensor:
         """What the objective predicts, like the latents; see `interface.VideoModel.predict`."""
         assert sigma_B.shape == latents_BCFHW.shape[:1] == text_BLD.shape[:1], "one batch"
+        assert (first is None) == (self.shape.condition_channels == 0), (
+            "what the model was made for"
+        )
         dtype = next(self.module.parameters()).dtype
         # In half precision neighbouring timesteps would fall together.
         wide = torch.promote_types(sigma_B.dtype, torch.float32)
-        velocity_BCFHW = self.family.forward(
+        inputs = (
             self.module,
             latents_BCFHW.to(dtype),
             sigma_B.to(wide) * TIMESTEP_SCALE,
             text_BLD.to(dtype),
         )
+        if first is None:
+            velocity_BCFHW = self.family.forward(*inputs)
+        else:
+            assert self.family.first_frame_forward is not None, self.family.name
+            velocity_BCFHW = self.family.first_frame_forward(*inputs, first.to(dtype))
         return velocity_BCFHW.to(latents_BCFHW.dtype)
 
 
@@ -90,7 +103,12 @@ def build_transformer(shape: ModelShape, *, dtype: torch.dtype, seed: int) -> Vi
 
 
 def load_transformer(
-    family_name: str, folder: Path | str, *, dtype: torch.dtype, text_tokens: int = 512
+    family_name: str,
+    folder: Path | str,
+    *,
+    dtype: torch.dtype,
+    text_tokens: int = 512,
+    setting: str = "model.pretrained",
 ) -> VideoTransformer:
     """A transformer from a diffusers pipeline's folder, or from its `transformer` folder.
 
@@ -101,17 +119,17 @@ def load_transformer(
         ConfigError: The folder holds no such model, or one that needs more than text.
     """
     family = transformer_named(family_name)
-    found = transformer_folder(Path(folder))
-    options = _read_options(family, found)
-    shape = _shape_of(family, options, found, text_tokens)
+    found = transformer_folder(Path(folder), setting)
+    options = _read_options(family, found, setting)
+    shape = _shape_of(family, options, found, text_tokens, setting)
+    family.check(shape)
     try:
         module = diffusers_class(family).from_pretrained(
             str(found), torch_dtype=torch.float32, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"model.pretrained {str(found)!r} has a config.json, but its weights "
-            f"cannot be loaded: {error}"
+            f"{setting} {str(found)!r} has a config.json, but its weights cannot be loaded: {error}"
         ) from error
     module.train()
     _cast_parameters(module, dtype)
@@ -157,8 +175,8 @@ def load_published_transformer(
     for key in sorted(keys.keys() ^ needed.keys()):
         what = "has" if key in keys else "lacks"
         raise ConfigError(
-            f"model.pretrained {str(file)!r} {what} {key!r}; text-to-video training needs all of a "
-            "text-to-video Wan and no more"
+            f"model.pretrained {str(file)!r} {what} {key!r}; training needs all of a Wan and no "
+            "more; other conditions than text and a first frame are not built"
         )
     with safe_open(Path(file), framework="pt") as opened, torch.no_grad():
         for key, name in needed.items():
@@ -215,7 +233,7 @@ def _cast_parameters(module: nn.Module, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
-def transformer_folder(folder: Path) -> Path:
+def transformer_folder(folder: Path, setting: str = "model.pretrained") -> Path:
     """Where the transformer of a pipeline's folder lies: in `transformer`, or in it itself.
 
     Raises:
@@ -226,12 +244,11 @@ def transformer_folder(folder: Path) -> Path:
             return candidate
     found = "no such folder" if not folder.is_dir() else "no config.json, and no transformer/ in it"
     raise ConfigError(
-        f"model.pretrained {str(folder)!r}: {found}; name a diffusers pipeline or its transformer "
-        "folder"
+        f"{setting} {str(folder)!r}: {found}; name a diffusers pipeline or its transformer folder"
     )
 
 
-def _read_options(family: DiffusersFamily, folder: Path) -> Mapping[str, Any]:
+def _read_options(family: DiffusersFamily, folder: Path, setting: str) -> Mapping[str, Any]:
     try:
         options = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         found = options.get("_class_name")
@@ -239,14 +256,18 @@ def _read_options(family: DiffusersFamily, folder: Path) -> Mapping[str, Any]:
         raise ConfigError(f"cannot read {str(folder / 'config.json')!r}: {error}") from error
     if found != family.class_name:
         raise ConfigError(
-            f"model.pretrained {str(folder)!r} holds a {found}; family {family.name!r} needs a "
+            f"{setting} {str(folder)!r} holds a {found}; family {family.name!r} needs a "
             f"{family.class_name}"
         )
     return options
 
 
 def _shape_of(
-    family: DiffusersFamily, options: Mapping[str, Any], folder: Path, text_tokens: int
+    family: DiffusersFamily,
+    options: Mapping[str, Any],
+    folder: Path,
+    text_tokens: int,
+    setting: str,
 ) -> ModelShape:
     """The sizes in a config.json; options that it leaves out have the class's own defaults."""
     defaults = inspect.signature(diffusers_class(family).__init__).parameters
@@ -260,9 +281,8 @@ def _shape_of(
         found, wanted = (list(each) if _is_row(each) else each for each in (option(name), value))
         if found != wanted:
             raise ConfigError(
-                f"model.pretrained {str(folder)!r} has {name} = {found}, and text-to-video "
-                f"training needs {wanted}; models that are conditioned on images, and other "
-                "variants of a family, are not built yet"
+                f"{setting} {str(folder)!r} has {name} = {found}, and training "
+                f"needs {wanted}; other variants of a family are not built yet"
             )
     return shape
 

@@ -1,21 +1,31 @@
 """Encoders by the names that a run file gives them."""
 
 from pathlib import Path
+from typing import Literal
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.models.codec import DctCodec
 from arachne.models.families import transformer_named
+from arachne.models.first_frame import FirstFrameEncoder
 from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
 from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.models.pretrained_image import open_image_encoder
 from arachne.models.pretrained_text import open_text_encoder
 from arachne.models.pretrained_vae import open_video_encoder
 
 
 def video_encoder_named(
-    name_or_folder: str, *, family: str = "wan", device: str = "cpu"
+    name_or_folder: str,
+    *,
+    family: str = "wan",
+    device: str = "cpu",
+    latents: Literal["mode", "sample"] = "mode",
+    is_tiled: bool = False,
 ) -> VideoEncoder:
     """`dct`, or the autoencoder in a folder; its compression must be the family's.
+
+    `latents` and `is_tiled` are for autoencoders; see `PretrainedVideoEncoder`.
 
     Raises:
         ConfigError: The folder holds no autoencoder that is known, or one of another compression.
@@ -23,7 +33,9 @@ def video_encoder_named(
     encoder = (
         DctCodec()
         if name_or_folder == "dct"
-        else open_video_encoder(Path(name_or_folder), device=device)
+        else open_video_encoder(
+            Path(name_or_folder), device=device, latents=latents, is_tiled=is_tiled
+        )
     )
     geometry = family_named(family).geometry
     found = (encoder.temporal_compression, encoder.spatial_compression)
@@ -51,9 +63,23 @@ def text_encoder_named(
     """
     if name_or_folder == "hashed":
         return HashedTextEncoder(num_tokens=num_tokens, text_size=hashed_size)
+    found = transformer_named(family)
     return open_text_encoder(
         Path(name_or_folder),
         num_tokens=num_tokens,
-        padding=transformer_named(family).text_padding,
+        padding=found.text_padding,
+        prompt=found.text_prompt,
         device=device,
     )
+
+
+def first_frame_encoder(
+    encoder: VideoEncoder, image_encoder: str, *, device: str = "cpu"
+) -> FirstFrameEncoder:
+    """The video encoder of an image-to-video run; `image_encoder` is a folder, or empty.
+
+    Raises:
+        ConfigError: The folder holds no image encoder that is known.
+    """
+    opened = open_image_encoder(Path(image_encoder), device=device) if image_encoder else None
+    return FirstFrameEncoder(encoder=encoder, image_encoder=opened)

@@ -14,6 +14,7 @@ from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, joint_layout
 from arachne.models.text_padding import word_mask
+from arachne.models.text_prompts import LLAMA_PROMPT
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -127,6 +128,7 @@ HUNYUAN_VIDEO = DiffusersFamily(
     sizes=_sizes,
     options=_options,
     forward=_forward,
+    text_prompt=LLAMA_PROMPT,
     fixed=("patch_size_t", "guidance_embeds", "image_condition_type"),
     check=_check,
     not_pretrained="its pooled text state comes from CLIP, and only one text encoder is run",

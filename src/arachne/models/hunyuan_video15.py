@@ -1,7 +1,8 @@
 """HunyuanVideo 1.5, text to video: text, glyph and image tokens attend together with the video.
 
 Clips have no glyphs and no first frame here: those tokens are zeros that nobody sees, and the
-blocks carry them as in the published model. Shape suffixes: those of `diffusers_family`.
+blocks carry them as in the published model. Its pipeline has glyph tokens for words that a caption
+quotes; those words are told by the caption alone here. Shape suffixes: those of `diffusers_family`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from arachne.models.hunyuan_video import (
     rope_axes,
 )
 from arachne.models.text_padding import word_mask
+from arachne.models.text_prompts import QWEN_PROMPT
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -95,7 +97,7 @@ HUNYUAN_VIDEO15 = DiffusersFamily(
     options=_options,
     forward=_forward,
     prepare=_prepare,
+    text_prompt=QWEN_PROMPT,
     fixed=("patch_size_t", "use_meanflow"),
     check=check_head_size,
-    not_pretrained="its text states come from Qwen2.5-VL, and only T5 encoders are run",
 )

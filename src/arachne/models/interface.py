@@ -2,9 +2,10 @@
 
 Shape suffixes:
   B batch   C latent channels   F latent frames   H latent height   W latent width
-  L text tokens   D text width
+  L text tokens   D text width   T states of the first frame   I their width
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +14,34 @@ from torch import nn
 
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import SequenceLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFrames:
+    """What an image-to-video model knows of its clips: their first frames.
+
+    Attributes:
+        latents: Latents [B, C, F, H, W] of clips that are grey after their first frame.
+        states: What an image encoder makes of those frames, [B, T, I]; None for models without one.
+    """
+
+    latents: torch.Tensor
+    states: torch.Tensor | None = None
+
+    def to(self, target: torch.dtype | torch.device) -> "FirstFrames":
+        """The same in another type, or on another device."""
+        states = self.states
+        return FirstFrames(
+            latents=self.latents.to(target), states=None if states is None else states.to(target)
+        )
+
+    def repeated(self, times: int) -> "FirstFrames":
+        """The same for a batch that was repeated, as guidance repeats it."""
+        states = self.states
+        return FirstFrames(
+            latents=torch.cat([self.latents] * times),
+            states=None if states is None else torch.cat([states] * times),
+        )
 
 
 class VideoModel(Protocol):
@@ -38,11 +67,16 @@ class VideoModel(Protocol):
         ...
 
     def predict(
-        self, latents_BCFHW: torch.Tensor, sigma_B: torch.Tensor, text_BLD: torch.Tensor
+        self,
+        latents_BCFHW: torch.Tensor,
+        sigma_B: torch.Tensor,
+        text_BLD: torch.Tensor,
+        first: FirstFrames | None = None,
     ) -> torch.Tensor:
         """The prediction at noise level `sigma_B` (0 = clean, 1 = noise), shaped like the latents.
 
-        Every dtype may come in; the prediction has the latents' dtype.
+        Every dtype may come in; the prediction has the latents' dtype. `first` is for image to
+        video, and has to be given there.
         """
         ...
 
@@ -75,6 +109,10 @@ class VideoEncoder(Protocol):
 
     def encode(self, frames: np.ndarray) -> np.ndarray:
         """Latents of one clip."""
+        ...
+
+    def encode_first(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
+        """Latents of a clip whose first frame is `frame` [H, W, 3], and whose others are grey."""
         ...
 
     def decode(self, latents: np.ndarray) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Text encoders of transformers (T5, UMT5) behind our interface; loaded when first used."""
+"""Text encoders of transformers (T5, UMT5, LLaMA, Qwen2.5-VL's) behind our interface.
+
+They are loaded when first used.
+"""
 
 import html
 from collections.abc import Mapping
@@ -14,16 +17,26 @@ import torch
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_family import TextPadding
 from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.text_prompts import TextPrompt
 
 _SETTING = "model.text_encoder"
-_CLASS_OF_TYPE: Mapping[str, str] = {"t5": "T5EncoderModel", "umt5": "UMT5EncoderModel"}
+_CLASS_OF_TYPE: Mapping[str, str] = {
+    "t5": "T5EncoderModel",
+    "umt5": "UMT5EncoderModel",
+    "llama": "LlamaModel",
+    "qwen2_5_vl_text": "Qwen2_5_VLTextModel",
+}
+_READS_ALONE = ("t5", "umt5")
+"""Encoders that were not trained to follow instructions read a caption by itself."""
+
+_SIZE_OPTIONS = ("d_model", "hidden_size")
 _TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
-_NEEDED = "'hashed', or a folder with a T5 or UMT5 encoder and its tokenizer"
+_NEEDED = "'hashed', or a folder with a T5, UMT5, LLaMA or Qwen2.5-VL encoder and its tokenizer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedTextEncoder:
-    """A T5 or UMT5 encoder; `open_text_encoder` checks a folder and makes one.
+    """An encoder of `_CLASS_OF_TYPE`; `open_text_encoder` checks a folder and makes one.
 
     Attributes:
         folder: Where config.json and the weights lie.
@@ -31,6 +44,7 @@ class PretrainedTextEncoder:
         num_tokens: Rows of the result; a longer caption loses its end.
         text_size: Width of a token state.
         padding: What it makes of the padding after a caption.
+        prompt: The instruction that a caption stands in; None for the caption alone.
         device: Where it runs.
     """
 
@@ -39,13 +53,15 @@ class PretrainedTextEncoder:
     num_tokens: int
     text_size: int
     padding: TextPadding = "masked"
+    prompt: TextPrompt | None = None
     device: str = "cpu"
 
     @property
     def fingerprint(self) -> str:
-        """Digest of config, weights and tokenizer, the number of tokens, and the padding."""
+        """Digest of config, weights and tokenizer, the number of tokens, padding and prompt."""
         padding = "" if self.padding == "masked" else f"{self.padding}-"
-        return f"text-{self.num_tokens}-{padding}{self._digest}"
+        prompt = f"{self.prompt.name}-" if self.prompt else ""
+        return f"text-{self.num_tokens}-{padding}{prompt}{self._digest}"
 
     @cached_property
     def _digest(self) -> str:
@@ -54,6 +70,16 @@ class PretrainedTextEncoder:
     @torch.no_grad()
     def encode(self, caption: str) -> np.ndarray:
         """Token states float32 [L, D]; what the rows after its last token hold, `padding` says."""
+        if self.prompt is None:
+            states_BLD, mask_BL = self._states(caption)
+        else:
+            states_BLD, mask_BL = self._states_in(self.prompt, caption)
+        if self.padding != "kept":
+            states_BLD = states_BLD * mask_BL[..., None]
+        return states_BLD[0].to(torch.float32).cpu().numpy()
+
+    def _states(self, caption: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """States of a caption by itself, and which of them are its own."""
         tokens = self._tokenizer(
             clean_caption(caption),
             max_length=self.num_tokens,
@@ -67,9 +93,19 @@ class PretrainedTextEncoder:
             input_ids=tokens["input_ids"].to(self.device),
             attention_mask=mask_BL if self.padding == "masked" else None,
         ).last_hidden_state
-        if self.padding != "kept":
-            states_BLD = states_BLD * mask_BL[..., None]
-        return states_BLD[0].to(torch.float32).cpu().numpy()
+        return states_BLD, mask_BL
+
+    def _states_in(self, prompt: TextPrompt, caption: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same within an instruction."""
+        tokens = prompt.tokens(self._tokenizer, caption, self.num_tokens)
+        mask_BL = tokens["attention_mask"].to(self.device)
+        layers = self._encoder(
+            input_ids=tokens["input_ids"].to(self.device),
+            attention_mask=mask_BL,
+            output_hidden_states=True,
+        ).hidden_states
+        states_BLD = layers[-(prompt.num_skipped_layers + 1)]
+        return states_BLD[:, prompt.num_leading :], mask_BL[:, prompt.num_leading :]
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -109,7 +145,12 @@ def clean_caption(caption: str) -> str:
 
 
 def open_text_encoder(
-    folder: Path, *, num_tokens: int, padding: TextPadding = "masked", device: str = "cpu"
+    folder: Path,
+    *,
+    num_tokens: int,
+    padding: TextPadding = "masked",
+    prompt: TextPrompt | None = None,
+    device: str = "cpu",
 ) -> PretrainedTextEncoder:
     """The encoder in a diffusers pipeline's folder (`text_encoder` in it), or in the folder itself.
 
@@ -143,7 +184,17 @@ def open_text_encoder(
         folder=folder,
         tokenizer_folder=tokenizer_folder,
         num_tokens=num_tokens,
-        text_size=int(config["d_model"]),
+        text_size=_text_size(config, folder),
         padding=padding,
+        prompt=None if config["model_type"] in _READS_ALONE else prompt,
         device=device,
+    )
+
+
+def _text_size(config: Mapping[str, Any], folder: Path) -> int:
+    for name in _SIZE_OPTIONS:
+        if name in config:
+            return int(config[name])
+    raise ConfigError(
+        f"{_SETTING} {str(folder)!r}: config.json has none of {', '.join(_SIZE_OPTIONS)}"
     )

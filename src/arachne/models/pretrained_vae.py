@@ -4,10 +4,11 @@ Shape suffixes:
   B batch (one clip)   C channels   F frames   H height   W width
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +26,8 @@ _NEEDED = f"'dct', or a diffusers folder with one of {', '.join(AUTOENCODERS)}"
 class PretrainedVideoEncoder:
     """A video autoencoder of diffusers; `open_video_encoder` checks a folder and makes one.
 
-    Latents are the mode of the encoder's distribution, normalised as diffusers' pipelines undo it:
+    Latents are the mode of the encoder's distribution, or a sample of it, normalised as diffusers'
+    pipelines undo it:
 
         latents = (mode − latents_mean) · scaling_factor / latents_std
 
@@ -39,6 +41,10 @@ class PretrainedVideoEncoder:
         temporal_compression: Frames per latent frame, the first frame apart.
         spatial_compression: Pixels per latent, on each side.
         device: Where it runs.
+        latents: The `mode`, which is the mean, or a `sample`, whose noise depends on the frames
+            alone: a clip has the same latents wherever and whenever it is encoded.
+        is_tiled: Whether frames larger than diffusers' tile of the class are encoded and decoded
+            in tiles, which takes less memory and gives slightly other latents.
     """
 
     class_name: str
@@ -47,11 +53,14 @@ class PretrainedVideoEncoder:
     temporal_compression: int
     spatial_compression: int
     device: str = "cpu"
+    latents: Literal["mode", "sample"] = "mode"
+    is_tiled: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the config and of all weights."""
-        return f"vae-{self._digest}"
+        """Digest of the config and of all weights, and what else its latents depend on."""
+        sampled = "-sample" if self.latents == "sample" else ""
+        return f"vae-{self._digest}{sampled}{'-tiled' if self.is_tiled else ''}"
 
     @cached_property
     def _digest(self) -> str:
@@ -64,10 +73,35 @@ class PretrainedVideoEncoder:
         Raises:
             DataError: Frame count or sides do not fit the compression.
         """
+        distribution = self._distribution(self._pixels(frames))
+        latents_BCFHW = distribution.mode()
+        if self.latents == "sample":
+            noise_BCFHW = _noise_of(frames, tuple(latents_BCFHW.shape)).to(self.device)
+            latents_BCFHW = latents_BCFHW + distribution.std * noise_BCFHW
+        return self._normalised(latents_BCFHW)
+
+    @torch.no_grad()
+    def encode_first(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
+        """Latents of a clip that is `frame` [H, W, 3] first, and grey (0 of -1 … 1) for the rest.
+
+        Raises:
+            DataError: The frame's sides do not fit the compression.
+        """
+        first_BC1HW = self._pixels(frame[None])
+        later = (num_frames - 1) // self.temporal_compression * self.temporal_compression
+        pixels_BCFHW = torch.nn.functional.pad(first_BC1HW, (0, 0, 0, 0, 0, later))
+        return self._normalised(self._distribution(pixels_BCFHW).mode())
+
+    def _pixels(self, frames: np.ndarray) -> torch.Tensor:
+        """Pixels from -1 to 1, as one batch [B, C, F, H, W]."""
         self._check_frames(frames)
-        pixels_FHWC = torch.from_numpy(np.ascontiguousarray(frames)).to(self.device)
-        pixels_BCFHW = pixels_FHWC.permute(3, 0, 1, 2)[None].to(torch.float32) / 127.5 - 1.0
-        latents_BCFHW = self._vae.encode(pixels_BCFHW).latent_dist.mode()
+        pixels_FHWC = torch.from_numpy(frames).to(self.device)
+        return pixels_FHWC.permute(3, 0, 1, 2)[None].to(torch.float32) / 127.5 - 1.0
+
+    def _distribution(self, pixels_BCFHW: torch.Tensor) -> Any:
+        return self._vae.encode(pixels_BCFHW.contiguous()).latent_dist
+
+    def _normalised(self, latents_BCFHW: torch.Tensor) -> np.ndarray:
         mean, std = self._mean_and_std
         return ((latents_BCFHW - mean) / std)[0].cpu().numpy()
 
@@ -118,6 +152,8 @@ class PretrainedVideoEncoder:
             raise ConfigError(
                 f"{_SETTING} {str(self.folder)!r}: weights cannot be loaded: {error}"
             ) from error
+        if self.is_tiled:
+            vae.enable_tiling()
         return vae.to(self.device).eval().requires_grad_(False)
 
     @cached_property
@@ -135,7 +171,20 @@ class PretrainedVideoEncoder:
         return by_channel("latents_mean", 0.0), by_channel("latents_std", 1.0) / factor
 
 
-def open_video_encoder(folder: Path, *, device: str = "cpu") -> PretrainedVideoEncoder:
+def _noise_of(frames: np.ndarray, shape: tuple[int, ...]) -> torch.Tensor:
+    """Standard normal noise that depends on a clip's pixels and on nothing else."""
+    digest = hashlib.sha256(frames.tobytes()).digest()
+    generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
+
+
+def open_video_encoder(
+    folder: Path,
+    *,
+    device: str = "cpu",
+    latents: Literal["mode", "sample"] = "mode",
+    is_tiled: bool = False,
+) -> PretrainedVideoEncoder:
     """The autoencoder in a diffusers pipeline's folder (`vae` in it), or in the folder itself.
 
     Reads only config.json; weights are loaded when the first clip is encoded.
@@ -150,6 +199,11 @@ def open_video_encoder(folder: Path, *, device: str = "cpu") -> PretrainedVideoE
     if class_name not in AUTOENCODERS:
         raise ConfigError(f"{_SETTING} {str(folder)!r} holds a {class_name}; name {_NEEDED}")
     kind = AUTOENCODERS[class_name]
+    if is_tiled and not kind.can_tile:
+        raise ConfigError(
+            f"model.video_tiling is true, but diffusers misplaces the tiles of {class_name}; "
+            "set it to false"
+        )
     config = kind.whole(found)
     temporal, spatial = kind.compression(config)
     return PretrainedVideoEncoder(
@@ -159,4 +213,6 @@ def open_video_encoder(folder: Path, *, device: str = "cpu") -> PretrainedVideoE
         temporal_compression=temporal,
         spatial_compression=spatial,
         device=device,
+        latents=latents,
+        is_tiled=is_tiled,
     )

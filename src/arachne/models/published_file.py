@@ -5,11 +5,14 @@ shapes; only the size of an attention head does not show in them.
 """
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.core.families.wan import WAN_IMAGE_TOKENS
 from arachne.core.model_shape import ModelShape
 
 HEAD_SIZE = 128
@@ -73,6 +76,9 @@ def published_shape(file: Path, *, family: str, text_tokens: int, head_size: int
             f"model.pretrained {str(file)!r} is {width} wide, which heads of {head_size} do not "
             "fill; set model.head_size to that of the model"
         )
+    patch_volume = prod(family_named(family).geometry.patch)
+    latent_channels = sides("head.head.weight")[0] // patch_volume
+    image_size = sides("img_emb.proj.0.weight")[0] if "img_emb.proj.0.weight" in keys else 0
     blocks = {name.split(".")[1] for name in keys if name.startswith("blocks.")}
     return ModelShape(
         family=family,
@@ -80,7 +86,10 @@ def published_shape(file: Path, *, family: str, text_tokens: int, head_size: int
         num_heads=width // head_size,
         head_size=head_size,
         ffn_size=sides("blocks.0.ffn.0.weight")[0],
-        latent_channels=sides("patch_embedding.weight")[1],
+        latent_channels=latent_channels,
+        condition_channels=max(0, sides("patch_embedding.weight")[1] - latent_channels),
+        image_size=image_size,
+        image_tokens=WAN_IMAGE_TOKENS if image_size else 0,
         text_size=sides("text_embedding.0.weight")[1],
         text_tokens=text_tokens,
         freq_size=sides("time_embedding.0.weight")[1],

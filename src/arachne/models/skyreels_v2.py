@@ -6,9 +6,10 @@ here every frame of a clip has the same.
 
 from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.wan import (
-    NO_IMAGE,
+    FIXED,
     WAN_LAYOUT,
     check_wan,
+    wan_first_frame_forward,
     wan_forward,
     wan_options,
     wan_sizes,
@@ -21,6 +22,7 @@ SKYREELS_V2 = DiffusersFamily(
     sizes=wan_sizes,
     options=wan_options,
     forward=wan_forward,
-    fixed=(*NO_IMAGE, "inject_sample_info", "num_frame_per_block"),
+    first_frame_forward=wan_first_frame_forward,
+    fixed=(*FIXED, "inject_sample_info", "num_frame_per_block"),
     check=check_wan,
 )

@@ -1,4 +1,8 @@
-"""Wan 2.1: text-to-video transformers whose video tokens attend to themselves, then to the text."""
+"""Wan 2.1, and either expert of Wan 2.2 A14B: tokens attend to themselves, then to the text.
+
+Image-to-video models see their first frame in further channels of each latent, and may attend to an
+image encoder's states of it beside the text.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
+from arachne.core.families.wan import WAN_IMAGE_TOKENS, wan_condition_channels
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 from arachne.models.diffusers_family import DiffusersFamily, Option
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from arachne.models.interface import FirstFrames
 
 WAN_LAYOUT = SequenceLayout(
     split_inputs=(SplitInput(module="blocks.0", argument="hidden_states", stream="video", dim=1),),
@@ -22,8 +29,11 @@ WAN_LAYOUT = SequenceLayout(
     streams=("video",),
 )
 
-NO_IMAGE = ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len")
-"""Options of models that are conditioned on an image too."""
+FIXED = ("pos_embed_seq_len",)
+"""An option of models that are conditioned on two images."""
+
+_TEXT_TOKENS_BESIDE_IMAGE = 512
+"""Of models that attend to an image too: diffusers' class counts on it."""
 
 
 def wan_forward(
@@ -38,31 +48,64 @@ def wan_forward(
     )[0]
 
 
+def wan_first_frame_forward(
+    module: nn.Module,
+    latents_BCFHW: Tensor,
+    timestep_B: Tensor,
+    text_BLD: Tensor,
+    first: FirstFrames,
+) -> Tensor:
+    """Latents, the mask of the first frame, and the latents that show it, as channels.
+
+    The mask has a channel for each frame of a latent frame. The first latent frame is one frame
+    alone, which counts for all of its channels. Source: `WanImageToVideoPipeline`.
+    """
+    import torch
+
+    step = family_named("wan").geometry.temporal_compression
+    mask_BMFHW = torch.zeros_like(latents_BCFHW[:, :1]).repeat(1, step, 1, 1, 1)
+    mask_BMFHW[:, :, 0] = 1.0
+    return module(
+        hidden_states=torch.cat([latents_BCFHW, mask_BMFHW, first.latents], dim=1),
+        timestep=timestep_B,
+        encoder_hidden_states=text_BLD,
+        encoder_hidden_states_image=first.states,
+        return_dict=False,
+    )[0]
+
+
 def wan_options(shape: ModelShape) -> dict[str, Any]:
     """Keywords of a class with Wan's layers."""
     return {
         "patch_size": family_named(shape.family).geometry.patch,
         "num_attention_heads": shape.num_heads,
         "attention_head_dim": shape.head_size,
-        "in_channels": shape.latent_channels,
+        "in_channels": shape.input_channels,
         "out_channels": shape.latent_channels,
         "text_dim": shape.text_size,
         "freq_dim": shape.freq_size,
         "ffn_dim": shape.ffn_size,
         "num_layers": shape.num_layers,
+        "image_dim": shape.image_size or None,
+        "added_kv_proj_dim": shape.hidden_size if shape.image_size else None,
     }
 
 
 def wan_sizes(option: Option) -> dict[str, int]:
     """Sizes of a class with Wan's layers."""
+    latent_channels = min(option("in_channels"), option("out_channels"))
+    image_size = option("image_dim") or 0
     return {
         "num_layers": option("num_layers"),
         "num_heads": option("num_attention_heads"),
         "head_size": option("attention_head_dim"),
         "ffn_size": option("ffn_dim"),
-        "latent_channels": option("in_channels"),
+        "latent_channels": latent_channels,
         "text_size": option("text_dim"),
         "freq_size": option("freq_dim"),
+        "condition_channels": option("in_channels") - latent_channels,
+        "image_size": image_size,
+        "image_tokens": WAN_IMAGE_TOKENS if image_size else 0,
     }
 
 
@@ -79,6 +122,18 @@ def check_wan(shape: ModelShape) -> None:
         )
     if shape.freq_size % 2:
         raise ConfigError(f"model.freq_size is {shape.freq_size}; sine and cosine need it even")
+    needed = wan_condition_channels(shape.latent_channels)
+    if shape.condition_channels not in (0, needed):
+        raise ConfigError(
+            f"the transformer takes {shape.condition_channels} channels beside its "
+            f"{shape.latent_channels} latent ones, and image to video has {needed} there; other "
+            "conditions, such as a last frame or a control video, cannot be trained"
+        )
+    if shape.image_size and shape.text_tokens != _TEXT_TOKENS_BESIDE_IMAGE:
+        raise ConfigError(
+            f"model.text_tokens is {shape.text_tokens}; a {shape.family} that attends to its first "
+            f"frame's image states needs {_TEXT_TOKENS_BESIDE_IMAGE}"
+        )
 
 
 WAN = DiffusersFamily(
@@ -88,6 +143,7 @@ WAN = DiffusersFamily(
     sizes=wan_sizes,
     options=wan_options,
     forward=wan_forward,
-    fixed=NO_IMAGE,
+    first_frame_forward=wan_first_frame_forward,
+    fixed=FIXED,
     check=check_wan,
 )

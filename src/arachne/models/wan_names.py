@@ -18,6 +18,12 @@ _RENAMES = (
     (r"(blocks\.\d+)\.ffn\.net\.2\.", r"\1.ffn.2."),
     (r"(blocks\.\d+)\.norm2\.", r"\1.norm3."),
     (r"(blocks\.\d+)\.scale_shift_table", r"\1.modulation"),
+    (r"\.add_([kv])_proj\.", r".\1_img."),
+    (r"\.norm_added_k\.", r".norm_k_img."),
+    (r"condition_embedder\.image_embedder\.norm1", r"img_emb.proj.0"),
+    (r"condition_embedder\.image_embedder\.ff\.net\.0\.proj", r"img_emb.proj.1"),
+    (r"condition_embedder\.image_embedder\.ff\.net\.2", r"img_emb.proj.3"),
+    (r"condition_embedder\.image_embedder\.norm2", r"img_emb.proj.4"),
     (r"^scale_shift_table", r"head.modulation"),
     (r"^proj_out\.", r"head.head."),
 )

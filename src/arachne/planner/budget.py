@@ -20,6 +20,10 @@ _GPUS_THAT_DOUBLE = 2048
 _LADDER_SHARE = 0.12
 """An iteration, with its part of the configuration starts; more ladders make these slower."""
 
+_ENCODERS_STEP_S = 1.5e-4
+"""The search on whole plans, for each iteration: 80 steps of five models with encoders on 8 to 32
+GPUs took 1.0e-4 s more on average, the slowest 2.2e-4 s."""
+
 
 def iterations_within(
     budget_s: float,
@@ -28,21 +32,23 @@ def iterations_within(
     *,
     num_ladders: int = 1,
     fixed_s: float | None = None,
+    has_encoders: bool = False,
 ) -> int:
     """Iterations that take about `budget_s` with all else that planning takes; 0 if that is more.
 
         s = fixed + iterations · (8e-5 + 3e-5·clips/GPUs) · (1 + GPUs/2048)
-            · (1 + 0.12·(ladders − 1))
+            · (1 + 0.12·(ladders − 1)) + iterations · 1.5e-4 if anything is encoded
         fixed = 0.01 + 3e-4·clips · (1 + GPUs/512) + 1.5e-4·GPUs·ladders
 
     The fixed part is spent in any case: a budget below it saves nothing more, and planning takes
     longer than it. `fixed_s` replaces it where it was measured: it is less where degrees end below
     the world, or launches cost less to ask for. `num_ladders` is how many `core.blocks.ladders`
-    names. Steps with encoders take longer.
+    names.
     """
     step_s = _STEP_S + _STEP_S_OF_CLIPS_PER_GPU * num_clips / num_gpus
     step_s *= 1.0 + num_gpus / _GPUS_THAT_DOUBLE
     step_s *= 1.0 + _LADDER_SHARE * (num_ladders - 1)
+    step_s += _ENCODERS_STEP_S * has_encoders
     if fixed_s is None:
         fixed_s = _START_S + _START_S_OF_A_GPU_IN_A_LADDER * num_gpus * num_ladders
         fixed_s += _START_S_OF_A_CLIP * num_clips * (1.0 + num_gpus / _GPUS_THAT_DOUBLE_A_START)

@@ -1,4 +1,8 @@
-"""The search for plans of steps with encoders: starts that know about waits, then local search."""
+"""The search for plans of steps with encoders: starts that know about waits, then local search.
+
+First on loads, as without encoders: that scales. Then, where launches are few, on whole plans
+(`planner/order_search.py`), from the plan found and from those of others.
+"""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,8 +11,9 @@ from arachne.core.plan import Plan
 from arachne.planner.assignment import Assignment
 from arachne.planner.encode_order import Order, in_order
 from arachne.planner.encoder_starts import Start, Ways, encoders_first, encoders_last, even_out
-from arachne.planner.problem import PlanningProblem
-from arachne.planner.schedule import scheduled_as_given
+from arachne.planner.order_search import OrderSearch
+from arachne.planner.problem import Placement, PlanningProblem
+from arachne.planner.schedule import end_s, scheduled_as_given
 from arachne.planner.tree_search import improved
 from arachne.planner.trees import Trees
 from arachne.planner.variants import Variants
@@ -26,22 +31,82 @@ _RACE_SHARE = 0.4
 _LAST_SHARE = 0.3
 """Part of the iterations in which the next step's encoders are moved too."""
 
+_LAUNCHES_OF_AN_ITERATION = 40
+"""Launches that a search on whole plans may look at for each iteration; they take as long."""
+
+_MOST_STEPS_OF_AN_ITERATION = 3
+
+_FEWEST_STEPS = 30
+"""A search on whole plans of fewer steps is not worth its start."""
+
+_ROUNDS = 8
+_MOST_ORDERS = 3
+_WORTH_A_TRY = 1.3
+"""Parts of such a search, each of which accepts setbacks anew. The first start from different
+plans, as many as this, none longer than the shortest by more than this; the others from the best.
+"""
+
 
 def plan_with_encoders(
-    problem: PlanningProblem, variants: Variants, bound_s: float, planner: str
+    problem: PlanningProblem,
+    variants: Variants,
+    bound_s: float,
+    planner: str,
+    others: Sequence[Plan] = (),
 ) -> Plan | None:
-    """The best plan found that stays on one block tree; None if no tree has blocks for all clips.
+    """The best plan found; None if there are no `others`, and no block tree has blocks for all.
 
     A clip may fit on no degree but 12, say, and blocks of 12 exclude those of 8.
     """
     rng = Random(problem.seed)
+    starts = [_placements_of(plan) for plan in others]
+    if order := _on_one_tree(problem, variants, bound_s, rng):
+        starts.insert(0, order.placements)
+    if not starts:
+        return None
+    placements = _on_whole_plans(variants, starts, bound_s, rng)
+    return scheduled_as_given(problem, planner, placements)
+
+
+def _placements_of(plan: Plan) -> list[Placement]:
+    return [(launch.cascade, launch.gpus) for launch in plan.launches]
+
+
+def _on_whole_plans(
+    variants: Variants, starts: Sequence[list[Placement]], bound_s: float, rng: Random
+) -> list[Placement]:
+    """The best order of launches found from the shortest of several plans."""
+    problem = variants.problem
+    timed = sorted([(end_s(problem, start), i, start) for i, start in enumerate(starts)])
+    most = max(1, min(len(start) for start in starts))
+    num_steps = problem.iterations * min(
+        _MOST_STEPS_OF_AN_ITERATION, _LAUNCHES_OF_AN_ITERATION / most
+    )
+    if num_steps < _FEWEST_STEPS:
+        return timed[0][2]
+    search = OrderSearch(variants, rng)
+    num_each = int(num_steps / _ROUNDS)
+    found = [
+        search.improved(start, bound_s, num_each)
+        for start_s, _, start in timed[:_MOST_ORDERS]
+        if start_s <= _WORTH_A_TRY * timed[0][0]
+    ]
+    best = min(found, key=lambda one: one[1])
+    for _ in range(_ROUNDS - len(found)):
+        best = min(best, search.improved(best[0], bound_s, num_each), key=lambda one: one[1])
+    return best[0]
+
+
+def _on_one_tree(
+    problem: PlanningProblem, variants: Variants, bound_s: float, rng: Random
+) -> Order | None:
+    """The best plan found by loads; None if no tree has blocks for all clips."""
     trees = [Ways(costs) for costs in Trees(variants).of_all_kinds()]
     trees = [ways for ways in trees if ways.can_run_all]
     if not trees:
         return None
     search = _encoding_first if trees[0].encoders[0] else _encoding_last
-    order = search(problem, variants, trees, bound_s, rng)
-    return scheduled_as_given(problem, planner, order.placements)
+    return search(problem, variants, trees, bound_s, rng)
 
 
 def _encoding_first(

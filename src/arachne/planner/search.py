@@ -40,7 +40,7 @@ def searched(variants: Variants, plans: Sequence[Plan], bound_s: float) -> Assig
     `plans` are those of the baselines; with few iterations greedy starts come from one tree only.
     """
     iterations = variants.problem.iterations
-    parts = _PARTS[: iterations // _ITERATIONS_EACH]
+    parts = _PARTS[: iterations // _ITERATIONS_EACH] if variants.num_shapes else ()
     search = _Search(variants, bound_s)
     starts = search.greedy_starts(plans, is_quick=not parts)[:_MOST_STARTS]
     num_starts = max(len(starts) + len(parts), 1)

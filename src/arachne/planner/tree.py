@@ -10,6 +10,7 @@ from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
 from arachne.planner.encoder_search import plan_with_encoders
 from arachne.planner.lower_bound import lower_bound_s
+from arachne.planner.peer_starts import peer_plans
 from arachne.planner.problem import Planner, PlanningProblem
 from arachne.planner.schedule import scheduled_as_given
 from arachne.planner.search import searched
@@ -39,11 +40,12 @@ def plan_arachne(problem: PlanningProblem) -> Plan:
     """
     variants = Variants(problem)
     bound_s = lower_bound_s(problem, variants)
-    plans = baseline_plans(problem)
+    baselines = baseline_plans(problem)
+    plans = [*baselines, *peer_plans(problem, NAME)]
     if problem.has_encoders:
-        if found := plan_with_encoders(problem, variants, bound_s, NAME):
+        if found := plan_with_encoders(problem, variants, bound_s, NAME, plans):
             plans.append(found)
-    elif best := searched(variants, plans, bound_s):
+    elif best := searched(variants, baselines, bound_s):
         plans.append(scheduled_as_given(problem, NAME, best.placements()))
     if not plans:
         raise InfeasibleError(

@@ -76,7 +76,7 @@ def _cards(ledger: Ledger, shares: Sequence[BucketShare], model: str) -> str:
     longest = max((share.num_tokens for share in shares), default=0)
     shortest = min((share.num_tokens for share in shares), default=0)
     cards = [
-        card("Clips in training", f"{len(ledger.usable):,} of {len(ledger.rows):,}", counts),
+        card("Usable clips", f"{len(ledger.usable):,} of {len(ledger.rows):,}", counts),
         card("Buckets", f"{len(shares):,}", f"{shortest:,} to {longest:,} tokens a clip"),
         card("Epoch", _large(tokens, "tokens"), "of video"),
         card("Training compute", _large(flops, "FLOP"), f"an epoch of {model}"),

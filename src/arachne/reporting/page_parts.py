@@ -61,7 +61,7 @@ def headline_cards(figures: Headlines) -> str:
     if figures.clips is not None:
         used = figures.clips["kept"] + figures.clips["trimmed"]
         sub = ", ".join(f"{figures.clips[status]:,} {status}" for status in figures.clips)
-        cards.append(card("Clips in training", f"{used:,} of {sum(figures.clips.values()):,}", sub))
+        cards.append(card("Usable clips", f"{used:,} of {sum(figures.clips.values()):,}", sub))
     return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
 
 

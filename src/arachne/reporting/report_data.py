@@ -26,6 +26,7 @@ from arachne.reporting.run_files import (
     read_metrics,
     read_plans,
 )
+from arachne.reporting.slow_ranks import slow_rank_notes
 from arachne.reporting.trace_files import joined_traces, read_rank_logs, traced_steps
 
 MAX_TRACED_STEPS = 64
@@ -119,6 +120,7 @@ def read_report_data(run_dir: Path) -> ReportData:
     traces = joined_traces(logs.values)
     notes = [*metrics.notes, *plan_notes, *batch_notes, *logs.notes]
     notes += _incomplete_notes(traces, sorted({log.step for log in logs.values}))
+    notes += slow_rank_notes(metrics)
     return ReportData(
         title=run_dir.resolve().name,
         metrics=metrics,

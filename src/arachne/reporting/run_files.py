@@ -71,6 +71,11 @@ class StepMetrics:
         modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
         launch_error: Median over the step's launches of |promised / measured − 1|.
         planner: Who made the step's plan.
+        skipped_steps: Steps of the run so far that changed nothing.
+        left_out: Clips that some step so far had to do without.
+        rank_scores: Measured over predicted computing of each rank, beside what is usual, at the
+            newest correction of the cost model; None before the first.
+        rank_speeds: What plans count on, beside the fastest rank; None if all are alike.
     """
 
     step: int
@@ -94,6 +99,10 @@ class StepMetrics:
     modelled_step_s: float | None = None
     launch_error: float | None = None
     planner: str | None = None
+    skipped_steps: int | None = None
+    left_out: int | None = None
+    rank_scores: dict[str, float] | None = None
+    rank_speeds: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

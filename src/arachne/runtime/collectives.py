@@ -22,6 +22,9 @@ from arachne.runtime.recorder import Message
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
+_SWAP_TAG = 2**30
+"""Above the tags of handoffs, which may be on their way in the same group."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
@@ -99,6 +102,8 @@ def start_exchange(
     travel. `of_all_members` are the elements that travel in all, equal on all members. On GPUs a
     batch of sends uses the group's own communicator; single sends would each create another.
     """
+    if group.gate is not None:
+        group.gate()
     sent = [parcel for parcel in sent if parcel.tensor.numel()]
     received = [parcel for parcel in received if parcel.tensor.numel()]
     me = group.ranks[group.index]
@@ -130,15 +135,22 @@ def all_gather(gathered: Tensor, mine: Tensor, group: RankGroup) -> None:
     with _recorded("all_gather", gathered.numel(), gathered, group):
         if group.handle is None:
             gathered.copy_(mine)
+        elif gathered.device.type == "cpu":
+            _gather_on_host(gathered, mine, group)
         else:
             _all_gather(gathered, mine.contiguous(), group=group.handle)
 
 
 def reduce_scatter(mine: Tensor, full: Tensor, group: RankGroup) -> None:
-    """Sum `full` over the group; member i keeps piece i of P equal pieces in `mine`."""
+    """Sum `full` over the group; member i keeps piece i of P equal pieces in `mine`.
+
+    On CPU every element is summed in the order of the members, wherever it lies.
+    """
     with _recorded("reduce_scatter", full.numel(), full, group):
         if group.handle is None:
             mine.copy_(full)
+        elif full.device.type == "cpu":
+            _sum_on_host(mine, full.contiguous(), group)
         else:
             _reduce_scatter(mine, full.contiguous(), group=group.handle)
 
@@ -176,9 +188,44 @@ def _all_reduce(values: Tensor, group: RankGroup, op: dist.ReduceOp.RedOpType, n
             dist.all_reduce(values, op=op, group=group.handle)
 
 
+def _gather_on_host(gathered: Tensor, mine: Tensor, group: RankGroup) -> None:
+    pieces = gathered.view(group.size, *mine.shape).unbind()
+    pieces[group.index].copy_(mine)
+    _swap([pieces[group.index]] * group.size, pieces, group)
+
+
+def _sum_on_host(mine: Tensor, full: Tensor, group: RankGroup) -> None:
+    pieces = full.view(group.size, *mine.shape).unbind()
+    arrived = [
+        piece if i == group.index else torch.empty_like(mine) for i, piece in enumerate(pieces)
+    ]
+    _swap(pieces, arrived, group)
+    torch.add(arrived[0], arrived[1], out=mine)
+    for piece in arrived[2:]:
+        mine.add_(piece)
+
+
+def _swap(sent: Sequence[Tensor], received: Sequence[Tensor], group: RankGroup) -> None:
+    """Piece i goes to member i, and what it sends arrives in place i; all of one size.
+
+    Straight from and to where the pieces lie: gloo's own reduce-scatter and all-gather copy them
+    once more, and took twice as long for 18 MB on two and on three ranks.
+    """
+    others = [i for i in range(group.size) if i != group.index and received[i].numel()]
+    operations = [
+        dist.P2POp(operation, pieces[i], group.ranks[i], group.handle, tag=_SWAP_TAG)
+        for operation, pieces in ((dist.irecv, received), (dist.isend, sent))
+        for i in others
+    ]
+    for work in dist.batch_isend_irecv(operations) if operations else []:
+        work.wait()
+
+
 def _recorded(
     operation: str, num_elements: int, tensor: Tensor, group: RankGroup
 ) -> AbstractContextManager[None]:
+    if group.gate is not None:
+        group.gate()
     return group.recorder.collective(operation, group.ranks, num_elements, _name(tensor.dtype))
 
 

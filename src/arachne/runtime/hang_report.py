@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from arachne.core.units import step_text
 from arachne.runtime.hang import Hang
 from arachne.runtime.progress import RankProgress
 
@@ -98,7 +99,7 @@ def report(
 
 def place_text(rank: RankProgress) -> str:
     """Where a rank is in its step: `in launch 3 (…) of step 7, computing`."""
-    step = "before the first step" if rank.step is None else f"step {rank.step}"
+    step = "before the first step" if rank.step is None else step_text(rank.step)
     doing = _ACTIVITY_TEXTS.get(rank.activity, rank.activity)
     if rank.launch is None:
         return f"in {step}, {doing}" if rank.step is not None else f"{step}, {doing}"

@@ -13,7 +13,6 @@ import os
 import pickle
 import signal
 import socket
-import tempfile
 import threading
 import time
 import traceback
@@ -31,6 +30,7 @@ from arachne.core import errors
 from arachne.core.errors import ArachneError, Interrupted, LostRankError
 from arachne.core.parent_watch import exit_with_parent
 from arachne.runtime.hang_report import GO_ON
+from arachne.runtime.run_folder import RunFolder
 from arachne.runtime.watchdog import headline_path
 from arachne.runtime.world import DeviceKind, World, join_world, leave_world, resolved_device_kind
 
@@ -75,7 +75,7 @@ def run_ranks(
     """
     kind = resolved_device_kind(device)
     context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "fork")
-    folder = tempfile.TemporaryDirectory(prefix="arachne-ranks-", ignore_cleanup_errors=True)
+    folder = RunFolder("arachne-ranks-")
     processes: list[Any] = []
     pipes: list[multiprocessing.connection.Connection] = []
     patience_s = 0.0
@@ -88,7 +88,7 @@ def run_ranks(
                     args=(
                         rank,
                         world_size,
-                        Path(folder.name),
+                        folder.path,
                         writer,
                         target,
                         tuple(args),
@@ -108,7 +108,7 @@ def run_ranks(
             except (ArachneError, RuntimeError):
                 if received:
                     raise Interrupted(received[0]) from None
-                _raise_hang(Path(folder.name))
+                _raise_hang(folder.path)
                 raise
         patience_s = _PATIENCE_S
         return results
@@ -116,7 +116,7 @@ def run_ranks(
         _end(processes, patience_s)
         for pipe in pipes:
             pipe.close()
-        folder.cleanup()
+        folder.remove()
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _run_rank(
     device: DeviceKind,
     timeout_s: float,
 ) -> None:
-    exit_with_parent()
+    exit_with_parent(folder=folder)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     os.environ.update(
@@ -165,6 +165,8 @@ def _run_rank(
         WORLD_SIZE=str(world_size),
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Sockets of `multiprocessing` go with the folder, also when this process is killed.
+    multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
     try:
         world = join_world(device, timeout_s, FileStore(f"{folder}/store", world_size), folder)
         outcome = _Outcome(result=_call(target, world, args))

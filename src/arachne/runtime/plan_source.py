@@ -5,6 +5,7 @@ that all ranks hold the same bytes. A planner that fails or is
 late is replaced by the fallback, on rank 0 and therefore on all ranks alike.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -13,12 +14,20 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.units import step_text
 from arachne.runtime.messages import text_of_first
 from arachne.runtime.planning_process import PlanningProcess
 from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.world import World
 
 Request = TypeVar("Request")
+
+
+_LOOK_EVERY_S = 0.2
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class PlanSource(Generic[Request]):
         make_fallback: Plans the same request cheaply, in rank 0 itself.
         timeout_s: How long rank 0 waits for a plan before it takes the fallback.
         say: Told, on rank 0, why a fallback was taken.
+        hurries: Whether rank 0 shall wait no longer and take the fallback.
     """
 
     def __init__(
@@ -50,6 +60,7 @@ class PlanSource(Generic[Request]):
         make_fallback: Callable[[Request], PlacedPlan],
         timeout_s: float,
         say: Callable[[str], None],
+        hurries: Callable[[], bool] = _never,
     ) -> None:
         self._world = world
         self._group = group
@@ -58,6 +69,7 @@ class PlanSource(Generic[Request]):
         self._make_fallback = make_fallback
         self._timeout_s = timeout_s
         self._say = say
+        self._hurries = hurries
         self._pending: dict[int, _Pending[Request]] = {}
         self._process = PlanningProcess() if world.rank == 0 else None
 
@@ -69,8 +81,15 @@ class PlanSource(Generic[Request]):
         try:
             plan = self._process.submit(self._make_plan, request)
         except BrokenProcessPool:
+            self._say(f"{step_text(step)}: the planning process had ended; another one was started")
             plan = self._new_process().submit(self._make_plan, request)
         self._pending[step] = _Pending(request, plan)
+
+    def renew(self) -> None:
+        """Plan again what was asked for; what requests depend on has changed. On rank 0."""
+        for step in tuple(self._pending):
+            self._pending.pop(step).plan.cancel()
+            self.request(step)
 
     def obtain(self, step: int) -> PlacedPlan:
         """The plan of a step, the same on all ranks; all call it together, between two steps.
@@ -84,9 +103,10 @@ class PlanSource(Generic[Request]):
         self.request(step)
         pending = self._pending.pop(step)
         try:
-            return pending.plan.result(timeout=self._timeout_s)
+            return self._awaited(pending.plan)
         except TimeoutError:
-            reason = f"no plan after {self._timeout_s:g} s"
+            waited = f"no plan after {self._timeout_s:g} s"
+            reason = "none yet, and the run is to stop" if self._hurries() else waited
             self._new_process()
         except BrokenProcessPool:
             reason = "its process ended"
@@ -94,8 +114,22 @@ class PlanSource(Generic[Request]):
         except Exception as error:
             first_line, *_ = str(error).splitlines() or [""]
             reason = f"{type(error).__name__}: {first_line}"
-        self._say(f"step {step}: the planner failed ({reason}); using the static fallback plan")
+        self._say(
+            f"{step_text(step)}: the planner failed ({reason}); using the static fallback plan"
+        )
         return self._make_fallback(pending.request)
+
+    def _awaited(self, plan: Future[PlacedPlan]) -> PlacedPlan:
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                return plan.result(timeout=max(0.0, min(left_s, _LOOK_EVERY_S)))
+            except TimeoutError:
+                if plan.done():
+                    return plan.result()  # it came just now, or the error is the planner's own
+                if left_s <= _LOOK_EVERY_S or self._hurries():
+                    raise
 
     def _new_process(self) -> PlanningProcess:
         """Replace a process that ended or hangs; it plans what was asked of the old one."""

@@ -27,9 +27,10 @@ from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInpu
 from arachne.runtime import collectives
 from arachne.runtime.attention_kernels import KernelName
 from arachne.runtime.attention_split import AttentionSplit, split_sizes
+from arachne.runtime.local_attention import local_attention
 from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.recompute import make_recomputable
-from arachne.runtime.split_attention import keys_by_member, local_attention, split_attention
+from arachne.runtime.split_attention import keys_by_member, split_attention
 
 
 @dataclass(slots=True)
@@ -90,13 +91,24 @@ def sequence_parallel(group: RankGroup, mode: LaunchMode = WHOLE) -> Iterator[No
         _active = None
 
 
-def install(module: nn.Module, layout: SequenceLayout, kernel: KernelName = "auto") -> None:
+def install(
+    module: nn.Module,
+    layout: SequenceLayout,
+    kernel: KernelName = "auto",
+    compiler: str | Callable[..., Any] | None = None,
+    *,
+    inputs_on_host: bool = False,
+) -> None:
     """Hook a model so that `sequence_parallel` can split it; outside of it nothing changes.
 
     Args:
         module: The model.
         layout: What is what in it.
-        kernel: Computes attention in rings; without a ring, torch chooses.
+        kernel: Computes attention in rings; without a ring, `local_attention` does.
+        compiler: Backend of `torch.compile` for the blocks, such as "inductor"; None runs them as
+            they are. Attention and exchanges stay outside of the graphs, which serve all blocks of
+            a kind and all lengths.
+        inputs_on_host: What recomputed blocks start from waits in the host's memory.
 
     Raises:
         KeyError: The layout names a module that the model does not have.
@@ -114,13 +126,23 @@ def install(module: nn.Module, layout: SequenceLayout, kernel: KernelName = "aut
     for output in layout.split_outputs:
         modules[output.module].register_forward_hook(_output_splitter(output))
     modules[layout.gather.module].register_forward_hook(_output_gatherer(layout.gather))
+    outside: Any = _as_it_is if compiler is None else torch.compiler.disable
+    # One object for all layers: a graph belongs to the hooks that it was traced with.
+    enter = outside(_enter_self_attention(layout.streams, kernel))
+    check, leave = outside(_check_exchanged), outside(_leave_self_attention)
     for layer in _named_like(layout.self_attention, modules):
-        layer.register_forward_pre_hook(_enter_self_attention(layout.streams, kernel))
-        layer.register_forward_hook(_check_exchanged)
-        layer.register_forward_hook(_leave_self_attention, always_call=True)
+        layer.register_forward_pre_hook(enter)
+        layer.register_forward_hook(check)
+        layer.register_forward_hook(leave, always_call=True)
     for index, block in enumerate(_named_like(layout.blocks, modules)):
-        make_recomputable(block, _is_recomputed(index))
-    nn.functional.scaled_dot_product_attention = _attention
+        if compiler is not None:
+            block.forward = torch.compile(block.forward, dynamic=True, backend=compiler)
+        make_recomputable(block, _is_recomputed(index), keeps_on_host=inputs_on_host)
+    nn.functional.scaled_dot_product_attention = outside(_attention)
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _named_like(pattern: str, modules: dict[str, nn.Module]) -> list[nn.Module]:

@@ -23,6 +23,9 @@ MASTER = "master"
 AVERAGE = "ema"
 """Kind of the moving average of the weights."""
 
+_CACHED_ELEMENTS = 2**16
+"""Half a megabyte of float64; *assumption*: a core's own cache holds as much."""
+
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -105,7 +108,7 @@ class ShardedOptimizer:
 
     def squared_norm_of_shard(self) -> Tensor:
         """Sum of squares of this rank's reduced gradients, float64; sums to the global norm²."""
-        squares = [bucket.gradient_shard.double().pow(2).sum() for bucket in self._buckets]
+        squares = [_sum_of_squares(bucket.gradient_shard) for bucket in self._buckets]
         return torch.stack(squares).sum()
 
     def step(self, *, lr: float, gradient_scale: float = 1.0) -> None:
@@ -258,6 +261,13 @@ def _ruled(rule: UpdateRule, named: Sequence[Named], buckets: Sequence[Bucket]) 
     kinds = {dim: rule.state.kinds(rule.make, rule.what, dim, like) for dim in sorted(dims)}
     state = rule.state(rule.make, [section.master for section in sections])
     return _Ruled(buckets=buckets, state=state, kinds=kinds)
+
+
+def _sum_of_squares(values: Tensor) -> Tensor:
+    """Of a flat tensor, in float64; on a CPU in pieces that stay in its cache."""
+    size = _CACHED_ELEMENTS if values.device.type == "cpu" else max(1, values.numel())
+    pieces = map(Tensor.double, values.split(size))
+    return torch.stack([torch.dot(piece, piece) for piece in pieces]).sum()
 
 
 def _joined(section: Section, pieces: Mapping[str, Tensor]) -> Tensor:

@@ -9,15 +9,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from arachne.runtime.attention_kernels import KernelName, kernel_named
 from arachne.runtime.attention_split import AttentionSplit
+from arachne.runtime.local_attention import local_attention
 from arachne.runtime.ring_attention import Ring, ring_attention
 from arachne.runtime.ulysses import to_heads, to_tokens
-
-local_attention = scaled_dot_product_attention
-"""torch's own, as it was when this module was imported."""
 
 
 def split_attention(

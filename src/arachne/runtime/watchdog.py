@@ -135,7 +135,7 @@ def _end(
 def _report_path(order: WatchOrder, ranks: Sequence[RankProgress]) -> Path:
     step = max((each.step for each in ranks if each.step is not None), default=0)
     node = "" if order.node is None else f"-node-{order.node}"
-    return Path(order.report_dir) / f"hang-{step}{node}.txt"
+    return Path(order.report_dir) / f"hang-{step + 1}{node}.txt"
 
 
 def _stacks(

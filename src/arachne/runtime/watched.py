@@ -2,11 +2,9 @@
 
 import faulthandler
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
 from arachne.runtime.hang_report import span_text
 from arachne.runtime.progress import ProgressFile
+from arachne.runtime.run_folder import RunFolder
 from arachne.runtime.watchdog import WatchOrder, progress_path, stacks_path
 from arachne.runtime.world import World
 
@@ -58,7 +57,8 @@ def watched(world: World, *, timeout_s: float, report_dir: Path) -> Iterator[Pro
     All ranks enter it together. Gives the progress that the rank has to write; see `Recorder`.
     """
     node, local_rank = divmod(world.rank, world.ranks_per_node)
-    folder = _folder(world, node, local_rank)
+    own = RunFolder("arachne-watched-") if world.folder is None and local_rank == 0 else None
+    folder = world.folder or _shared(world, node, own)
     progress = ProgressFile(progress_path(folder, world.rank), is_async=world.device.type == "cuda")
     with stacks_path(folder, world.rank).open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -73,17 +73,15 @@ def watched(world: World, *, timeout_s: float, report_dir: Path) -> Iterator[Pro
             if watchdog is not None:
                 watchdog.kill()
                 watchdog.wait()
-                if world.folder is None:
-                    shutil.rmtree(folder, ignore_errors=True)
+            if own is not None:
+                own.remove()
 
 
-def _folder(world: World, node: int, local_rank: int) -> Path:
-    """A folder on the machine's own disk that its ranks share."""
-    if world.folder is not None:
-        return world.folder
+def _shared(world: World, node: int, own: RunFolder | None) -> Path:
+    """The folder that the first rank of a machine made, on all its ranks."""
     key = f"watched folder of machine {node}"
-    if local_rank == 0:
-        world.store.set(key, tempfile.mkdtemp(prefix="arachne-watched-"))
+    if own is not None:
+        world.store.set(key, str(own.path))
     return Path(world.store.get(key).decode())
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous
 
 from arachne.core.errors import ConfigError
+from arachne.runtime.meeting import attempt_name
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 
@@ -69,6 +70,16 @@ def is_restarted() -> bool:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
+def torchrun_id() -> str:
+    """The job's name at torchrun (`--rdzv-id`), the same over its restarts; empty if it has none.
+
+    `--standalone` makes one up. Ranks that are started again because a machine joined are told by
+    this alone: torchrun does not count that as a restart.
+    """
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return "" if name == "none" else name
+
+
 def join_world(
     kind: DeviceKind, timeout_s: float, store: Store | None = None, folder: Path | None = None
 ) -> World:
@@ -88,7 +99,7 @@ def join_world(
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store, _, _ = next(rendezvous("env://", timeout=timeout))
         # torchrun keeps its store over restarts, with the addresses of ranks that are gone.
-        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store = PrefixStore(f"attempt {attempt_name(store, rank, size, timeout_s)}", store)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:

@@ -51,6 +51,13 @@ def all_agree(world: World, group: RankGroup, is_true: bool) -> bool:
     return largest(world, group, int(not is_true)) == 0
 
 
+def total(world: World, group: RankGroup, number: int) -> int:
+    """The sum of all ranks' numbers; all ranks of the world call it together."""
+    numbers = torch.tensor([number], dtype=torch.int64, device=world.device)
+    collectives.all_reduce_sum(numbers, group)
+    return int(numbers)
+
+
 def largest(world: World, group: RankGroup, number: int) -> int:
     """The largest of all ranks' numbers; all ranks of the world call it together."""
     numbers = torch.tensor([number], dtype=torch.int64, device=world.device)

@@ -1,8 +1,10 @@
 """The model of a run: its weights, and which of its parameters are trained."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,11 +17,14 @@ from arachne.models.diffusers_module import (
     load_transformer,
 )
 from arachne.models.families import transformer_named
+from arachne.models.first_frame import FirstFrameEncoder, Packing
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.models.lora import AdapterOptions, adapter_targets, add_adapters
 from arachne.models.lora_files import load_adapters
+from arachne.models.low_bits import store_in_low_bits
 from arachne.models.published_file import is_published_file
 from arachne.trainer.config import RunConfig
+from arachne.trainer.planning_shape import check_first_frame
 from arachne.trainer.settings.model import ModelSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -54,7 +59,12 @@ def training_model(
         return model
     names = adapter_targets(model.module, model.layout, config.lora.targets)
     options = adapter_options(config)
+    if config.memory.base != "model":
+        store_in_low_bits(model.module, model.layout, config.memory.base)
     add_adapters(model.module, names, options, seed=config.run.seed)
+    for parameter in model.module.parameters():
+        if parameter.requires_grad:  # peft cannot see the model's type in weights of few bits
+            parameter.data = parameter.data.to(DTYPES[config.model.dtype])
     if starts and config.lora.init_from:
         load_adapters(model, config.lora.init_from, options, setting="lora.init_from")
     return model
@@ -81,11 +91,16 @@ def built_model(
             f"model.pretrained {settings.pretrained!r} cannot be trained: {family.not_pretrained}"
         )
     dtype = DTYPES[settings.dtype]
+    packing = video_encoder.packing if isinstance(video_encoder, FirstFrameEncoder) else Packing()
     if not settings.pretrained:
         shape = settings.shape(
-            latent_channels=video_encoder.latent_channels, text_size=text_encoder.text_size
+            latent_channels=video_encoder.latent_channels,
+            text_size=text_encoder.text_size,
+            image_size=packing.image_size,
+            image_tokens=packing.image_tokens,
         )
         return build_transformer(shape, dtype=dtype, seed=seed)
+    refuse_two_experts(settings.pretrained)
     if is_published_file(settings.pretrained):
         model = load_published_transformer(
             family.name,
@@ -98,16 +113,33 @@ def built_model(
         model = load_transformer(
             family.name, settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens
         )
+    check_first_frame(settings, model.shape)
     for what, found, needed in (
         ("latent channels", video_encoder.latent_channels, model.shape.latent_channels),
         ("text width", text_encoder.text_size, model.shape.text_size),
+        ("image width", packing.image_size, model.shape.image_size),
     ):
         if found != needed:
             raise ConfigError(
                 f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
                 f"{found}; name the encoders that the model was trained with"
             )
-    return model
+    return replace(model, shape=replace(model.shape, image_tokens=packing.image_tokens))
+
+
+def refuse_two_experts(pretrained: str) -> None:
+    """Refuse a pipeline's folder that holds two transformers: one run trains one of them.
+
+    Raises:
+        ConfigError: Names both folders, and what noise levels each is for.
+    """
+    high, low = Path(pretrained) / "transformer", Path(pretrained) / "transformer_2"
+    if (low / "config.json").is_file():
+        raise ConfigError(
+            f"model.pretrained {pretrained!r} holds two experts; name {str(high)!r} for high noise "
+            "(objective.timestep_range = [0.875, 1.0], or [0.9, 1.0] for image to video) or "
+            f"{str(low)!r} for the levels below, and the other one as model.other_expert"
+        )
 
 
 def _choose_trained(module: nn.Module, freeze: Sequence[str], train_only: Sequence[str]) -> None:

@@ -7,10 +7,8 @@ wrote. Nothing here pickles, and nothing here needs torch. Reading is in `checkp
 """
 
 import shutil
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ from arachne.trainer.checkpoint_files import (
     FORMAT,
     INDEX,
     INDEX_HASH,
-    MASTER,
     PARTIAL,
     REPLACED,
     CheckpointIndex,
@@ -41,8 +38,10 @@ from arachne.trainer.checkpoint_files import (
     step_name,
     sync,
     tensor_key,
+    way_on,
     write_synced,
 )
+from arachne.trainer.checkpoint_pieces import fault_of_pieces
 from arachne.trainer.shard_file import write_arrays
 
 
@@ -73,14 +72,13 @@ def check_free_space(run_dir: Path, needed_bytes: int) -> None:
         CheckpointError: Fewer bytes are free.
     """
     root = checkpoints_dir(run_dir)
-    with disk_errors_named(root):
+    with disk_errors_named(run_dir):
         root.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(root).free
     if free_bytes < needed_bytes:
         raise CheckpointError(
             f"the disk of {str(root)!r} has {bytes_text(free_bytes)} free, a checkpoint needs "
-            f"{bytes_text(needed_bytes)}; earlier checkpoints are untouched; free space, or lower "
-            "checkpoint.keep"
+            f"{bytes_text(needed_bytes)}; {way_on(run_dir)}; a lower checkpoint.keep needs less"
         )
 
 
@@ -106,7 +104,7 @@ def write_shard(run_dir: Path, step: int, rank: int, chunks: Sequence[Chunk]) ->
             key = tensor_key(chunk.name, chunk.kind, chunk.offset)
             assert key not in arrays, f"{key} was given twice"
             arrays[key] = np.ascontiguousarray(chunk.values)
-    with disk_errors_named(folder):
+    with disk_errors_named(run_dir, folder.name):
         folder.mkdir(parents=True, exist_ok=True)
         # First the old description goes: it must never describe the new bytes.
         description.unlink(missing_ok=True)
@@ -150,10 +148,12 @@ def commit(
     assert state.step == step, (state.step, step)
     root = checkpoints_dir(run_dir)
     partial, final = root / (step_name(step) + PARTIAL), root / step_name(step)
-    shards = tuple(_described_shard(partial, rank) for rank in range(state.world_size))
-    _check_coverage(partial, shards, parameters)
+    with disk_errors_named(run_dir, partial.name):
+        shards = tuple(_described_shard(partial, rank) for rank in range(state.world_size))
+    if fault := fault_of_pieces(parameters, shards):
+        raise CheckpointError(f"checkpoint {partial.name}: {fault}")
     index = CheckpointIndex(format=FORMAT, state=state, parameters=dict(parameters), shards=shards)
-    with disk_errors_named(partial):
+    with disk_errors_named(run_dir, partial.name):
         write_synced(partial / INDEX, to_json(index) + "\n")
         write_synced(partial / INDEX_HASH, f"{sha256_of(partial / INDEX)}  {INDEX}\n")
         wanted = {INDEX, INDEX_HASH, *(shard.name for shard in shards)}
@@ -222,32 +222,3 @@ def _described_shard(partial: Path, rank: int) -> ShardFile:
         return from_json(path.read_bytes(), ShardFile, what=path.name)
     except DataError as error:
         raise CheckpointError(f"checkpoint {partial.name}: {error}") from error
-
-
-def _check_coverage(
-    partial: Path, shards: Sequence[ShardFile], parameters: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Every parameter has its master; of each array every element is there once; nothing else."""
-    spans: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for name in parameters:
-        spans[name, MASTER] = []
-    for shard in shards:
-        for place in shard.chunks:
-            if place.name not in parameters:
-                raise CheckpointError(
-                    f"checkpoint {partial.name}: {shard.name} holds {place.name!r}, which is no "
-                    "parameter of this model"
-                )
-            spans[place.name, place.kind].append((place.offset, place.end))
-    for (name, kind), pieces in spans.items():
-        covered = 0
-        for first, last in sorted(pieces):
-            if first != covered:
-                break
-            covered = last
-        size = prod(parameters[name])
-        if covered != size or sum(last - first for first, last in pieces) != size:
-            raise CheckpointError(
-                f"checkpoint {partial.name}: {kind} of {name} needs {size} elements, each once; "
-                f"the ranks wrote {sorted(pieces)}"
-            )

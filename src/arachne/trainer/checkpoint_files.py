@@ -40,7 +40,7 @@ INDEX_HASH = "index.json.sha256"
 BEST = "best.json"
 PARTIAL, REPLACED, DELETING = ".partial", ".replaced", ".deleting"
 
-_STEP_FOLDER = re.compile(r"step-(\d{6,})(\.partial|\.replaced|\.deleting)?")
+_STEP_FOLDER = re.compile(r"step-([0-9]{6,})(\.partial|\.replaced|\.deleting)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,7 @@ class TrainState:
         next_plan_json: Plan of the next step; None if there is none.
         requested_cluster_json: What the plan of the step after it was asked for with; None if it
             was not asked for.
+        environment: Versions and device of rank 0, by name; no variables.
     """
 
     step: int
@@ -144,6 +145,7 @@ class TrainState:
     clips: Clips | None = None
     next_plan_json: str | None = None
     requested_cluster_json: str | None = None
+    environment: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         assert 0 <= self.num_updates <= self.step, (self.num_updates, self.step)
@@ -208,7 +210,9 @@ def step_folders(root: Path) -> tuple[StepFolder, ...]:
     for path in root.iterdir():
         match = _STEP_FOLDER.fullmatch(path.name)
         if match is not None and path.is_dir():
-            folders.append(StepFolder(path=path, step=int(match[1]), suffix=match[2] or ""))
+            folder = StepFolder(path=path, step=int(match[1]), suffix=match[2] or "")
+            if path.name == step_name(folder.step) + folder.suffix:  # no second name for a step
+                folders.append(folder)
     return tuple(sorted(folders, key=lambda folder: (-folder.step, folder.suffix)))
 
 
@@ -277,13 +281,26 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def has_checkpoints(run_dir: Path) -> bool:
+    """Whether a checkpoint was ever committed there; what a crash left half-written is none."""
+    folders = step_folders(checkpoints_dir(run_dir))
+    return any(folder.suffix in ("", REPLACED) for folder in folders)
+
+
+def way_on(run_dir: Path) -> str:
+    """What a message advises after the disk refused something: resuming needs a checkpoint."""
+    if has_checkpoints(run_dir):
+        return "earlier checkpoints are untouched; free space, then go on with --resume"
+    return "there is no earlier checkpoint; free space or change run.dir, and start again"
+
+
 @contextmanager
-def disk_errors_named(folder: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a `CheckpointError` with the folder's name."""
+def disk_errors_named(run_dir: Path, name: str = "") -> Iterator[None]:
+    """Turn what the disk refuses into a `CheckpointError` that names the checkpoint's folder."""
     try:
         yield
     except OSError as error:
+        folder = checkpoints_dir(run_dir) / name
         raise CheckpointError(
-            f"checkpoint {str(folder)!r} cannot be written: {error}; earlier checkpoints are "
-            "untouched; free space or change run.dir, then resume"
+            f"checkpoint {str(folder)!r} cannot be written: {error}; {way_on(run_dir)}"
         ) from error

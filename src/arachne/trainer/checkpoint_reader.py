@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from arachne.core.errors import CheckpointError, DataError
 from arachne.core.strict_json import from_json
+from arachne.core.units import count_text
 from arachne.trainer.checkpoint_files import (
     FORMAT,
     INDEX,
@@ -28,55 +29,17 @@ from arachne.trainer.checkpoint_files import (
     TrainState,
     checkpoints_dir,
     sha256_of,
+    shard_name,
     step_folders,
     step_name,
 )
+from arachne.trainer.checkpoint_pieces import fault_of_pieces
 from arachne.trainer.shard_file import damaged_extents
 
 _NAMES_SHOWN = 3
 _MOST_THREADS = 8
-_SHARD_NAME = re.compile(r"shard-\d{5,}\.safetensors")
-
-
-def newest(run_dir: Path, on_skip: Callable[[str], None]) -> Path:
-    """The newest checkpoint that is whole; every file is hashed.
-
-    `on_skip` is told, in one line each, which newer ones were passed over and why.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    return _newest(run_dir, on_skip, verified)
-
-
-def newest_index(run_dir: Path) -> CheckpointIndex:
-    """The index of the newest checkpoint whose index is whole; its shards are not looked at.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    return read_index(_newest(run_dir, lambda _: None, read_index))
-
-
-def _newest(
-    run_dir: Path, on_skip: Callable[[str], None], check: Callable[[Path], CheckpointIndex]
-) -> Path:
-    root = checkpoints_dir(run_dir)
-    num_skipped = 0
-    for folder in step_folders(root):
-        if folder.suffix in ("", REPLACED):
-            try:
-                check(folder.path)
-            except CheckpointError as error:
-                num_skipped += 1
-                on_skip(f"skipped: {error}")
-            else:
-                return folder.path
-    found = f"none of its {num_skipped} checkpoints is whole" if num_skipped else "no checkpoint"
-    raise CheckpointError(
-        f"run {str(run_dir)!r}: {found} in {str(root)!r}; restore one from a copy, or start the "
-        "run without --resume"
-    )
+_SHARD_NAME = re.compile(r"shard-[0-9]{5,}\.safetensors")
+_DTYPE_OF_BYTES = {4: "F32", 8: "F64"}
 
 
 def verified(path: Path) -> CheckpointIndex:
@@ -104,7 +67,7 @@ def _fault_of(file: Path, shard: ShardFile) -> str:
     try:
         num_bytes, sha256 = file.stat().st_size, sha256_of(file)
         if num_bytes == shard.num_bytes and sha256 == shard.sha256:
-            return ""
+            return _fault_of_header(file, shard)
         keys = damaged_extents(file, {place.key: place.extent for place in shard.chunks})
     except OSError as error:
         return f"{shard.name} cannot be read: {error}; it holds {_names_text(_names(shard))}"
@@ -118,6 +81,54 @@ def _fault_of(file: Path, shard: ShardFile) -> str:
         f"in {_names_text(lost)}" if lost else f"in its header, for {_names_text(_names(shard))}"
     )
     return f"{shard.name} is damaged {where}: {found}"
+
+
+def _fault_of_header(file: Path, shard: ShardFile) -> str:
+    """Where an undamaged shard holds other arrays than the index says; empty if nowhere."""
+    try:
+        with safe_open(file, framework="numpy") as arrays:
+            slices = {key: arrays.get_slice(key) for key in arrays.keys()}  # noqa: SIM118
+            found = {key: (each.get_dtype(), each.get_shape()) for key, each in slices.items()}
+    except (OSError, SafetensorError) as error:
+        return f"{shard.name} cannot be read: {error}; it holds {_names_text(_names(shard))}"
+    needed = {
+        place.key: (_DTYPE_OF_BYTES[place.extent.num_bytes // place.length], [place.length])
+        for place in shard.chunks
+    }
+    other = [key for key in sorted({*found, *needed}) if found.get(key) != needed.get(key)]
+    return (
+        f"{shard.name} holds other arrays than {INDEX} says: {_names_text(other)}" if other else ""
+    )
+
+
+def newest(
+    run_dir: Path,
+    on_skip: Callable[[str], None],
+    check: Callable[[Path], CheckpointIndex] = verified,
+) -> Path:
+    """The newest checkpoint that `check` lets pass: without one, that is whole, every file hashed.
+
+    `on_skip` is told, in one line each, which newer ones were passed over and why.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    root = checkpoints_dir(run_dir)
+    num_skipped = 0
+    for folder in step_folders(root):
+        if folder.suffix in ("", REPLACED):
+            try:
+                check(folder.path)
+            except CheckpointError as error:
+                num_skipped += 1
+                on_skip(f"skipped: {error}")
+            else:
+                return folder.path
+    found = f"none of its {num_skipped} checkpoints is whole" if num_skipped else "no checkpoint"
+    raise CheckpointError(
+        f"run {str(run_dir)!r}: {found} in {str(root)!r}; restore one from a copy, or start the "
+        "run without --resume"
+    )
 
 
 class CheckpointReader:
@@ -219,16 +230,26 @@ def _check_index(path: Path, index: CheckpointIndex) -> None:
         raise CheckpointError(
             f"checkpoint {path.name} has format {index.format}; this version reads {FORMAT}"
         )
-    if path.name.removesuffix(REPLACED) != step_name(index.state.step):
+    state = index.state
+    if path.name.removesuffix(REPLACED) != step_name(state.step):
         raise CheckpointError(
-            f"checkpoint {path.name} is of step {index.state.step}; rename its folder to "
-            f"{step_name(index.state.step)}"
+            f"checkpoint {path.name} is of step {state.step}; rename its folder to "
+            f"{step_name(state.step)}"
         )
     for shard in index.shards:
         if not _SHARD_NAME.fullmatch(shard.name):
             raise CheckpointError(
                 f"checkpoint {path.name}: {INDEX} names the file {shard.name!r}, which is no shard"
             )
+    if [shard.name for shard in index.shards] != list(map(shard_name, range(state.world_size))):
+        raise CheckpointError(
+            f"checkpoint {path.name}: {INDEX} names {count_text(len(index.shards), 'shard')}, "
+            f"needed one of each of {count_text(state.world_size, 'rank')}; restore it from a copy"
+        )
+    if fault := fault_of_pieces(index.parameters, index.shards):
+        raise CheckpointError(
+            f"checkpoint {path.name}: {INDEX} is wrong: {fault}; restore it from a copy"
+        )
 
 
 def _names(shard: ShardFile) -> list[str]:

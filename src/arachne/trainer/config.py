@@ -14,6 +14,7 @@ from arachne.trainer.settings.cluster import ClusterSettings
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.settings.logging import LoggingSettings
 from arachne.trainer.settings.lora import LoraSettings
+from arachne.trainer.settings.memory import MemorySettings
 from arachne.trainer.settings.model import ModelSettings
 from arachne.trainer.settings.objective import ObjectiveSettings
 from arachne.trainer.settings.optimizer import OptimizerSettings
@@ -30,6 +31,7 @@ class RunConfig:
     data: DataSettings
     model: ModelSettings = field(default_factory=ModelSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
     planner: PlannerSettings = field(default_factory=PlannerSettings)
@@ -43,7 +45,10 @@ class RunConfig:
         geometry = family_named(self.model.family).geometry
         self.data.shape_rules.check(geometry)
         if self.validation.sample_every:
-            geometry.check(self.validation.sample_bucket)
+            try:
+                geometry.check(self.validation.sample_bucket)
+            except ConfigError as error:
+                raise ConfigError(f"validation.sample_shape: {error}") from error
         self.optimizer.check_steps(self.run.steps)
         if self.lora.is_on and (self.model.freeze or self.model.train_only):
             raise ConfigError(
@@ -51,6 +56,26 @@ class RunConfig:
                 "model.train_only out, or set lora.rank to 0"
             )
         self.objective.check(self.objective_kind)
+        self.memory.check(self.model, self.lora, self.planner)
+        self._check_first_frames()
+        low, high = self.objective.timestep_range
+        if self.model.other_expert and (low > 0.0) == (high < 1.0):
+            raise ConfigError(
+                f"model.other_expert is for noise levels that this run leaves out, and "
+                f"objective.timestep_range is [{low}, {high}]; train one end of it, such as "
+                "[0.875, 1.0], or leave the other expert out"
+            )
+
+    def _check_first_frames(self) -> None:
+        """Pictures for sample videos belong to image to video, and are needed there."""
+        prompts, images = self.validation.prompts, self.validation.images
+        needed = len(prompts) if self.model.image_to_video and self.validation.sample_every else 0
+        if len(images) != needed:
+            raise ConfigError(
+                f"validation.images names {len(images)} pictures, and this run draws {needed} "
+                "videos that begin with one; name one for each of validation.prompts with "
+                "model.image_to_video, and none without"
+            )
 
     @property
     def objective_kind(self) -> ObjectiveKind:

@@ -1,6 +1,7 @@
-"""The clips that a run trains on: which ones a step takes, and their cached arrays. No torch."""
+"""The clips that a run trains on, as batches and as cached arrays. No torch."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,46 @@ from numpy.typing import NDArray
 
 from arachne.core.batch import Batch, BatchClip
 from arachne.core.ledger import LedgerRow
-from arachne.data.cache import LatentCache
+from arachne.data.cache import DamagedArrayError, LatentCache
 from arachne.data.prepare import keys_of
-from arachne.data.sampler import batch_indices
+from arachne.data.sampler import Draw
+from arachne.models.first_frame import Packing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipArrays:
-    """Cached arrays of a clip: latents [C, F, H, W] and token states [L, D], float32."""
+    """Cached arrays of a clip, float32.
+
+    Attributes:
+        latents: Of the clip, [C, F, H, W].
+        text: Token states of its caption, [L, D].
+        first_latents: For image to video, latents of its first frame before grey ones, likewise.
+        image_states: What an image encoder makes of that frame, [T, I], for models that see it.
+    """
 
     latents: NDArray[np.float32]
     text: NDArray[np.float32]
+    first_latents: NDArray[np.float32] | None = None
+    image_states: NDArray[np.float32] | None = None
+
+
+def arrays_of(
+    encoded: NDArray[np.float32], text: NDArray[np.float32], packing: Packing | None
+) -> ClipArrays:
+    """A clip's arrays from what the two encoders made of it.
+
+    Raises:
+        DataError: An image-to-video run finds no first frame in it.
+    """
+    if packing is None:
+        return ClipArrays(latents=encoded, text=text)
+    whole = packing.unpack(encoded)
+    return ClipArrays(
+        latents=whole.latents,
+        text=text,
+        first_latents=whole.first_latents,
+        image_states=whole.states,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +64,13 @@ class TrainingData:
     """Prepared clips of a run.
 
     Attributes:
-        rows: Usable clips, in the dataset's order; an *item* is an index into them.
+        rows: Usable clips, in the dataset's order. An *item* is a clip with one of its captions:
+            the clip's index in `rows`, and `len(rows)` more for each caption before that.
         cache_dir: Where their latents and token states lie.
         fps: Frames per second of the latents.
         video_fingerprint: Names the video encoder in the cache.
         text_fingerprint: Names the text encoder in the cache.
+        packing: How cached latents hold the first frame as well; None for text to video.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -46,11 +78,22 @@ class TrainingData:
     fps: float
     video_fingerprint: str
     text_fingerprint: str
+    packing: Packing | None = None
 
-    def step_batch(self, *, seed: int, step: int, num_clips: int) -> StepBatch:
-        """The clips of one step: a function of (seed, step) alone."""
-        items = tuple(int(i) for i in batch_indices(seed, step, len(self.rows), num_clips))
+    def step_batch(self, step: int, draws: Sequence[Draw]) -> StepBatch:
+        """The clips that were drawn for a step."""
+        items = tuple(
+            draw.item + draw.word % len(self.rows[draw.item].clip.captions) * len(self.rows)
+            for draw in draws
+        )
         return StepBatch(batch=self.batch_of(items, step), items=items)
+
+    def row(self, item: int) -> LedgerRow:
+        """An item's clip, with the caption that is meant as its only one."""
+        caption, index = divmod(item, len(self.rows))
+        row = self.rows[index]
+        clip = replace(row.clip, caption=row.clip.captions[caption], other_captions=())
+        return replace(row, clip=clip)
 
     def batch_of(self, items: tuple[int, ...], step: int) -> Batch:
         """Given items as a batch."""
@@ -59,16 +102,25 @@ class TrainingData:
     def read(self, item: int) -> ClipArrays:
         """A clip's arrays from the cache.
 
+        A damaged one is deleted, so that the next start of a run makes it again.
+
         Raises:
             DataError: They are missing or damaged.
         """
-        cache = LatentCache(self.cache_dir)
         latents_key, text_key = keys_of(
-            self.rows[item], self.fps, self.video_fingerprint, self.text_fingerprint
+            self.row(item), self.fps, self.video_fingerprint, self.text_fingerprint
         )
-        return ClipArrays(latents=cache.get(latents_key), text=cache.get(text_key))
+        return arrays_of(self._array(latents_key), self._array(text_key), self.packing)
+
+    def _array(self, key: str) -> NDArray[np.float32]:
+        cache = LatentCache(self.cache_dir)
+        try:
+            return cache.get(key)
+        except DamagedArrayError:
+            cache.discard(key)
+            raise
 
     def _clip(self, item: int) -> BatchClip:
-        row = self.rows[item]
+        row = self.rows[item % len(self.rows)]
         assert row.bucket is not None, row
         return BatchClip(name=row.clip.name, bucket=row.bucket, num_tokens=row.num_tokens)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from arachne.core.errors import ConfigError, DataError
 from arachne.models.diffusers_module import VideoTransformer, load_transformer
-from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.models.lora import merge_adapters
 from arachne.models.lora_files import save_comfyui_lora, save_diffusers_lora
 from arachne.models.lora_names import PUBLISHED
@@ -25,6 +24,7 @@ from arachne.trainer.config import RunConfig
 from arachne.trainer.export_check import LoraCheck, check_output, probe_output
 from arachne.trainer.generate import Weights, trained_model
 from arachne.trainer.model_card import model_card
+from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 
 ExportFormat = Literal["diffusers", "comfyui"]
 
@@ -135,10 +135,14 @@ def _model_in_full_precision(
     settings = config.model
     master_dtype = "float64" if settings.dtype == "float64" else "float32"
     return trained_model(
-        replace(config, model=replace(settings, dtype=master_dtype)),
+        replace(
+            config,
+            model=replace(settings, dtype=master_dtype),
+            memory=replace(config.memory, base="model"),
+        ),
         checkpoint,
-        video_encoder_named(settings.video_encoder, family=settings.family),
-        text_encoder_named(settings.text_encoder, settings.num_text_tokens, family=settings.family),
+        run_video_encoder(settings),
+        run_text_encoder(settings),
         weights,
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.models.diffusers_module import VideoTransformer
+from arachne.models.interface import FirstFrames
 from arachne.models.lora import remove_adapters
 from arachne.models.lora_names import PUBLISHED
 
@@ -37,8 +38,14 @@ def probe_output(model: VideoTransformer) -> Tensor:
 
     latents = normal(1, model.shape.latent_channels, frames, 2 * height, 2 * width)
     text = normal(1, model.shape.text_tokens, model.shape.text_size)
+    first = None
+    if model.shape.condition_channels:
+        states = None
+        if model.shape.image_size:
+            states = normal(1, model.shape.image_tokens, model.shape.image_size)
+        first = FirstFrames(latents=normal(*latents.shape), states=states)
     with torch.no_grad():
-        return model.predict(latents, torch.full((1,), _PROBE_SIGMA, dtype=dtype), text)
+        return model.predict(latents, torch.full((1,), _PROBE_SIGMA, dtype=dtype), text, first)
 
 
 def check_output(found: Tensor, needed: Tensor, dtype: torch.dtype, what: str) -> None:

@@ -1,5 +1,6 @@
 """A video from a checkpoint, in one process."""
 
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -9,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from arachne.core.bucket import Bucket
-from arachne.core.errors import CheckpointError
+from arachne.core.errors import CheckpointError, ConfigError
 from arachne.core.families import family_named
 from arachne.models.diffusers_module import VideoTransformer
-from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.sharded_optimizer import AVERAGE, MASTER
 from arachne.trainer.built_model import DTYPES, training_model
@@ -20,46 +20,72 @@ from arachne.trainer.checkpoint_reader import CheckpointReader
 from arachne.trainer.config import RunConfig
 from arachne.trainer.frozen_base import check_same_base, frozen_base
 from arachne.trainer.objective import objective_of
+from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 from arachne.trainer.sampling import noise_of, walk
+from arachne.trainer.sampling_model import first_frames, other_expert, picture, sampling_predict
 from arachne.trainer.state import check_same_model
 
 Weights = Literal["raw", "ema"]
 """The weights as they were trained, or their moving average."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """What video is drawn.
+
+    Attributes:
+        prompt: What it shows.
+        bucket: Its shape.
+        steps: Denoising steps.
+        guidance: Strength of classifier-free guidance; 1 is none.
+        seed: Of the noise.
+        image: The picture that it begins with, for models of image to video.
+    """
+
+    prompt: str
+    bucket: Bucket
+    steps: int
+    guidance: float
+    seed: int
+    image: Path | None = None
+
+
 def generate(
-    config: RunConfig,
-    checkpoint: Path,
-    *,
-    prompt: str,
-    bucket: Bucket,
-    steps: int,
-    guidance: float,
-    seed: int,
-    weights: Weights = "raw",
+    config: RunConfig, checkpoint: Path, request: SampleRequest, weights: Weights = "raw"
 ) -> NDArray[np.uint8]:
     """Frames [F, H, W, 3] for a prompt, in the run's own encoders and model.
 
     Raises:
-        ConfigError: The bucket is not legal for the model.
+        ConfigError: The bucket is not legal for the model, or a picture is missing or too much.
+        DataError: The picture cannot be read.
         CheckpointError: The checkpoint is of another model.
     """
     settings = config.model
+    if (request.image is not None) != settings.image_to_video:
+        raise ConfigError(
+            "this run trains image to video; name the picture that the video begins with: --image"
+            if settings.image_to_video
+            else "this run trains text to video, which begins with no picture; leave --image out"
+        )
     geometry = family_named(settings.family).geometry
-    grid = geometry.latent_grid(bucket)
-    video_encoder = video_encoder_named(settings.video_encoder, family=settings.family)
-    text_encoder = text_encoder_named(
-        settings.text_encoder, settings.num_text_tokens, family=settings.family
-    )
+    grid = geometry.latent_grid(request.bucket)
+    video_encoder, text_encoder = run_video_encoder(settings), run_text_encoder(settings)
     model = trained_model(config, checkpoint, video_encoder, text_encoder, weights)
+    other = other_expert(config, model, dtype=DTYPES[settings.dtype], device=torch.device("cpu"))
     dtype = torch.promote_types(DTYPES[settings.dtype], torch.float32)
+    first = None
+    if request.image is not None:
+        frame = picture(request.image, request.bucket)
+        first = first_frames(video_encoder, frame, request.bucket.frames, dtype=dtype)
     latents = walk(
-        model.predict,
-        noise_of((1, video_encoder.latent_channels, *grid), seed, dtype),
-        torch.from_numpy(text_encoder.encode(prompt))[None].to(dtype),
+        sampling_predict(config, model, other=other, first=first),
+        noise_of((1, video_encoder.latent_channels, *grid), request.seed, dtype),
+        torch.from_numpy(text_encoder.encode(request.prompt))[None].to(dtype),
         null_text_LD=torch.from_numpy(text_encoder.encode("")).to(dtype),
-        steps=objective_of(config).sampler_steps(steps, geometry.num_tokens(bucket)),
-        guidance=guidance,
+        steps=objective_of(config).sampler_steps(
+            request.steps, geometry.num_tokens(request.bucket)
+        ),
+        guidance=request.guidance,
     )
     return video_encoder.decode(latents[0].float().numpy())
 

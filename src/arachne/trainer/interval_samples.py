@@ -1,16 +1,19 @@
 """Sample videos while a run trains, from the weights as they are at that moment."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from arachne.core.families import family_named
-from arachne.models.encoders import video_encoder_named
 from arachne.trainer.objective import objective_of
 from arachne.trainer.prompts import own_prompts
+from arachne.trainer.run_encoders import run_video_encoder
 from arachne.trainer.sampling import noise_of, walk
+from arachne.trainer.sampling_model import first_frames, other_expert, picture, sampling_predict
 from arachne.trainer.session import Session
 
 
@@ -23,19 +26,33 @@ class SampleVideo:
     frames: NDArray[np.uint8]
 
 
-def sample_videos(session: Session) -> tuple[SampleVideo, ...]:
-    """This rank's videos; meets no other rank.
+class _StopAskedError(Exception):
+    """Ends the drawing of a video in its midst."""
+
+
+def sample_videos(
+    session: Session, wants_stop: Callable[[], bool]
+) -> tuple[SampleVideo, ...] | None:
+    """This rank's videos; meets no other rank. None if this rank was asked to stop meanwhile.
 
     A prompt's noise depends on its number and the run's seed alone: videos of two steps differ by
     what was learned between them.
     """
+    try:
+        return _drawn(session, wants_stop)
+    except _StopAskedError:
+        return None
+
+
+def _drawn(session: Session, wants_stop: Callable[[], bool]) -> tuple[SampleVideo, ...]:
     prompts = own_prompts(session.config, session.world)
     if not prompts:
         return ()
     settings, model = session.config.validation, session.config.model
     device = session.world.device
     # Made for this moment: on a GPU its weights would stand in the way of training.
-    encoder = video_encoder_named(model.video_encoder, family=model.family, device=str(device))
+    encoder = run_video_encoder(model, device=str(device))
+    other = other_expert(session.config, session.model, dtype=session.dtype, device=device)
     geometry = family_named(model.family).geometry
     bucket = settings.sample_bucket
     shape = (1, encoder.latent_channels, *geometry.latent_grid(bucket))
@@ -43,15 +60,26 @@ def sample_videos(session: Session) -> tuple[SampleVideo, ...]:
         settings.sample_steps, geometry.num_tokens(bucket)
     )
     wide = torch.promote_types(session.dtype, torch.float32)
-
-    def predict(latents: torch.Tensor, level: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-        session.recorder.progress.change("sample")
-        return session.model.predict(latents, level, text)
-
     videos: list[SampleVideo] = []
+
+    def go_on() -> None:
+        session.recorder.progress.change("sample")
+        if wants_stop():
+            raise _StopAskedError
+
     for number, prompt in prompts.items():
+        first = None
+        if model.image_to_video:
+            frame = picture(Path(settings.images[number]), bucket)
+            first = first_frames(encoder, frame, bucket.frames, dtype=wide).to(device)
         latents = walk(
-            predict,
+            sampling_predict(
+                session.config,
+                session.model,
+                other=other,
+                first=first,
+                tell=go_on,
+            ),
             noise_of(shape, session.config.run.seed + number, wide).to(device),
             session.prompt_texts[number][None].to(device=device, dtype=wide),
             null_text_LD=session.null_text.to(device=device, dtype=wide),

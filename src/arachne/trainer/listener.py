@@ -1,7 +1,7 @@
 """Who is told what of a run: the command line shows it, and writes the run's files."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from statistics import median
 
 from arachne.core.batch import Batch
@@ -26,6 +26,12 @@ class StepReport:
         modelled_step_s: Seconds that the cost model promised, reduction and optimizer counted.
         figures: FLOPs, waiting for data, memory and noise levels, over all ranks.
         utilisation: Model FLOPs utilisation, against the matmul rate of the run's first cluster.
+        num_skipped: Steps of the run so far that changed nothing.
+        num_left_out: Clips that some step so far had to do without.
+        rank_scores: Of each rank, measured over predicted computing, beside what is usual, at the
+            newest correction of the cost model; known to rank 0.
+        rank_speeds: What plans count on, beside the fastest rank; empty if all are alike; known to
+            rank 0.
     """
 
     step: int
@@ -38,6 +44,10 @@ class StepReport:
     modelled_step_s: float
     figures: StepFigures
     utilisation: float
+    num_skipped: int = 0
+    num_left_out: int = 0
+    rank_scores: Mapping[int, float] = field(default_factory=dict[int, float])
+    rank_speeds: tuple[float, ...] = ()
 
     @property
     def launch_error(self) -> float | None:

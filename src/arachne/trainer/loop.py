@@ -11,24 +11,33 @@ from functools import partial
 from arachne.core.cluster import Cluster
 from arachne.core.errors import CheckpointError
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.units import bytes_text, count_text, step_text
+from arachne.cost.model import CostModel
+from arachne.cost.training_state import COMMUNICATOR_BYTES
 from arachne.data.loader import ClipLoader
 from arachne.runtime.plan_source import PlanSource
 from arachne.runtime.watched import launch_texts
 from arachne.trainer import state
 from arachne.trainer.agreement import do_together, largest
-from arachne.trainer.bad_steps import MAX_BAD_STEPS, too_many_bad_steps, why_skipped
+from arachne.trainer.bad_steps import too_many_bad_steps, why_skipped
 from arachne.trainer.cluster_choice import chosen_cluster, fallback_plan
 from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.launch_times import measured_launches
 from arachne.trainer.listener import Listener, StepReport
-from arachne.trainer.measure import shared_trace
+from arachne.trainer.measure import shared_trace, warm_compiled_blocks
+from arachne.trainer.memory_reports import (
+    memory_report,
+    still_fits,
+    told_if_stranded,
+    write_report,
+)
 from arachne.trainer.milestones import Milestones
 from arachne.trainer.online_steps import OnlineSteps, online_steps
 from arachne.trainer.planning import PlanRequest, plan_batch
 from arachne.trainer.recalibration import Recalibrator
 from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.schedule import learning_rate
-from arachne.trainer.session import Session
+from arachne.trainer.session import Session, array_bytes
 from arachne.trainer.state import Progressed, Upcoming
 from arachne.trainer.step import run_step, slots_of_rank
 from arachne.trainer.step_figures import step_figures
@@ -70,7 +79,6 @@ def train(
     *,
     resume: bool,
     takes_other_clips: bool = False,
-    max_bad_steps: int = MAX_BAD_STEPS,
 ) -> Finished:
     """Train to `run.steps`; all ranks call it together.
 
@@ -78,18 +86,22 @@ def train(
 
     Raises:
         CheckpointError: There is nothing to resume from, or a checkpoint cannot be written.
-        DataError: `max_bad_steps` in a row had no finite gradient, or no clip to train on.
+        DataError: `run.max_bad_steps` in a row had no finite gradient, or no clip to train on.
         InfeasibleError: A clip fits nowhere on the cluster; told before the first step.
     """
     stop = StopRequest()
-    progressed = _fresh()
+    progressed = Progressed(step=0, num_updates=0, losses=(), cluster=None)
     if resume:
         progressed = state.load_newest(session, takes_other_clips=takes_other_clips)
+    warm_compiled_blocks(session)
     cluster = chosen_cluster(session, progressed.cluster)
     recalibrator = Recalibrator(session, cluster)
-    milestones = Milestones(session, listener, lambda: recalibrator.cluster)
+    milestones = Milestones(
+        session, listener, lambda: recalibrator.cluster, wants_stop=lambda: stop.is_set
+    )
     rate_flops_per_s = cluster.device.matmul_flops_per_s
     origin = "measured here" if session.config.cluster.name == "auto" else f"of {cluster.name}"
+    session.say(_groups_text(session))
     session.say(f"MFU is against {rate_flops_per_s / 1e12:.3g} TFLOP/s per rank, {origin}")
     with online_steps(session, progressed.step) as online:
         run = _Run(
@@ -98,7 +110,6 @@ def train(
             milestones=milestones,
             recalibrator=recalibrator,
             stop=stop,
-            max_bad_steps=max_bad_steps,
             rate_flops_per_s=rate_flops_per_s,
             online=online,
         )
@@ -113,9 +124,12 @@ def train(
                 make_fallback=fallback_plan,
                 timeout_s=session.config.planner.timeout_s,
                 say=session.say,
+                hurries=lambda: stop.is_set,
             ) as plans,
             ClipLoader[ClipArrays](
-                session.prepared.train.read, max_items=2 * session.config.batch.clips
+                session.prepared.train.read,
+                session.config.data.read_ahead_mb * 10**6,
+                size_of=partial(array_bytes, session),
             ) as loader,
             CheckpointSaver(session) as saver,
             stop.listening(),
@@ -130,10 +144,13 @@ class _Run:
     milestones: Milestones
     recalibrator: Recalibrator
     stop: StopRequest
-    max_bad_steps: int
     rate_flops_per_s: float
     online: OnlineSteps | None
     requested_with: dict[int, Cluster] = field(default_factory=dict[int, Cluster])
+
+    @property
+    def _costs(self) -> CostModel:
+        return self.session.costs(self.recalibrator.cluster)
 
     def steps(
         self,
@@ -147,12 +164,9 @@ class _Run:
         best = self.milestones.begin(progressed.step)
         if best is not None:
             self.milestones.keep_best(progressed.step, best, saver)  # its checkpoint was loaded
-        if progressed.step >= last:
-            return self._finished(progressed, saver, was_stopped=False)
-        known = progressed.upcoming.plan if progressed.upcoming else None
-        if self.online is not None:
-            known = None  # it counts on what was encoded ahead, which no checkpoint holds
-        plan = self._plan_of(progressed.step, plans, loader, known)
+        if progressed.step >= last or self.milestones.was_stopped:
+            return self._finished(progressed, saver, was_stopped=self.milestones.was_stopped)
+        plan = self._plan_of(progressed.step, plans, loader, self._known_plan(progressed))
         bad_steps = 0
         for step in range(progressed.step, last):
             next_plan = self._plan_of(step + 1, plans, loader) if step + 1 < last else None
@@ -161,32 +175,43 @@ class _Run:
                 report.outcome.loss if report.outcome.is_updated else None, _left_out(report)
             )
             self.recalibrator.after_step(step, report.launches)
-            do_together(
-                self.session.world,
-                self.session.groups.world,
-                partial(self._tell, report),
+            report = replace(
+                report,
+                num_skipped=progressed.step - progressed.num_updates,
+                num_left_out=len(progressed.left_out),
+                rank_scores=self.recalibrator.scores,
+                rank_speeds=self.recalibrator.cluster.speeds,
             )
-            self._say_what_was_left_out(report)
+            do_together(self.session.world, self.session.groups.world, partial(self._tell, report))
+            self._say_what_was_left_out(report, plans)
             bad_steps = 0 if report.outcome.is_updated else bad_steps + 1
-            if bad_steps >= self.max_bad_steps:
-                with suppress(CheckpointError):
-                    saver.finish()
-                raise too_many_bad_steps(self.session, bad_steps, step, self._why_skipped(report))
+            self._end_if_too_many(bad_steps, report, saver)
             saver.advance()
             done = step + 1
             wants_stop = report.outcome.wants_stop
             every = config.checkpoint.every
             is_saved = wants_stop or done == last or bool(every and done % every == 0)
             if is_saved:
-                saver.begin(state.train_state(self.session, self._saved(progressed, next_plan)))
+                self._save(progressed, next_plan, saver)
             if wants_stop and done < last:
                 return self._finished(progressed, saver, was_stopped=True)
             best = self.milestones.reach(done)
             if best is not None:
                 self._keep_best(progressed, best, saver, next_plan, is_saved=is_saved)
+            if self.milestones.was_stopped:
+                if not is_saved and best is None:
+                    self._save(progressed, next_plan, saver)
+                return self._finished(progressed, saver, was_stopped=True)
             if next_plan is not None:
                 plan = next_plan
         return self._finished(progressed, saver, was_stopped=False)
+
+    def _known_plan(self, progressed: Progressed) -> PlacedPlan | None:
+        """The next step's plan as a checkpoint holds it, if it can still be run."""
+        if self.online is not None or progressed.upcoming is None:
+            return None  # it counts on what was encoded ahead, which no checkpoint holds
+        plan = progressed.upcoming.plan
+        return plan if still_fits(self._costs, plan) else None  # else it may be what ended the run
 
     def _keep_best(
         self,
@@ -199,7 +224,7 @@ class _Run:
     ) -> None:
         """Keep the state that has the lowest held-out loss so far."""
         if not is_saved:
-            saver.begin(state.train_state(self.session, self._saved(progressed, next_plan)))
+            self._save(progressed, next_plan, saver)
         self.milestones.keep_best(progressed.step, loss, saver)
 
     def request(self, step: int) -> PlanRequest:
@@ -212,6 +237,20 @@ class _Run:
     def cluster_for(self, step: int) -> Cluster:
         """What the plan of a step is asked for with; rank 0, which plans, remembers it."""
         return self.requested_with.setdefault(step, self.recalibrator.cluster)
+
+    def _end_if_too_many(self, bad_steps: int, report: StepReport, saver: CheckpointSaver) -> None:
+        most = self.session.config.run.max_bad_steps
+        if most and bad_steps >= most:
+            with suppress(CheckpointError):
+                saver.finish()
+            reason = self._why_skipped(report)
+            raise too_many_bad_steps(self.session, bad_steps, report.step, reason)
+
+    def _save(
+        self, progressed: Progressed, next_plan: PlacedPlan | None, saver: CheckpointSaver
+    ) -> None:
+        """Begin a checkpoint of the present state."""
+        saver.begin(state.train_state(self.session, self._saved(progressed, next_plan)))
 
     def _saved(self, progressed: Progressed, next_plan: PlacedPlan | None) -> Progressed:
         """With all that a resumed run needs to plan as this one does."""
@@ -275,17 +314,23 @@ class _Run:
         texts = launch_texts(chosen.batch, plan, session.world.rank, following)
         session.recorder.progress.begin_step(step, texts)
         lr = learning_rate(session.config.optimizer, step, session.config.run.steps)
-        outcome = run_step(
-            session,
-            chosen,
-            plan,
-            read=loader.take,
-            lr=lr,
-            wants_stop=lambda: self.stop.is_set,
-            online=self.online.of_step(plan, next_plan) if self.online is not None else None,
+        costs = self._costs
+        with told_if_stranded(session.world, session.run_dir, costs, chosen.batch, plan):
+            outcome = run_step(
+                session,
+                chosen,
+                plan,
+                read=loader.take,
+                lr=lr,
+                wants_stop=lambda: self.stop.is_set,
+                online=self.online.of_step(plan, next_plan) if self.online is not None else None,
+            )
+        given_up = [plan.launches[index] for index in outcome.given_up]
+        launches = tuple(
+            each
+            for each in measured_launches(session, plan, outcome.log, outcome.vote.is_kept)
+            if each.launch not in given_up
         )
-        launches = measured_launches(session, plan, outcome.log, outcome.vote.is_kept)
-        costs = session.costs(self.recalibrator.cluster)
         figures = step_figures(session, costs, chosen.batch, plan, outcome)
         trace = None
         if self._is_traced(step) and session.world.size <= _MAX_SHOWN_RANKS:
@@ -308,24 +353,42 @@ class _Run:
         return bool(every) and step % every == 0
 
     def _tell(self, report: StepReport) -> None:
+        self._remember_memory(report)
         if self.online is not None:
             self.online.check()
         if self._is_traced(report.step):
             self.listener.on_rank_log(report.outcome.log)
         self.listener.on_step(report)
 
-    def _say_what_was_left_out(self, report: StepReport) -> None:
+    def _remember_memory(self, report: StepReport) -> None:
+        """Plan with more for launches that ran out of memory, in this run and after it."""
+        session = self.session
+        for index in report.outcome.given_up:
+            found = memory_report(self._costs, report.batch, report.plan, index)
+            session.raised_reserves.take(found)
+            if session.world.rank == 0:
+                session.say(f"{found.text}; {write_report(found, session.run_dir)}")
+
+    def _say_what_was_left_out(self, report: StepReport, plans: PlanSource[PlanRequest]) -> None:
+        """Name clips and say why a step was skipped; plans in the making count with it."""
+        if report.outcome.given_up:
+            plans.renew()
         for name in sorted(_left_out(report)):
-            self.session.say(f"step {report.step}: clip {name!r} cannot be read; left out")
+            self.session.say(f"{step_text(report.step)}: clip {name!r} cannot be read; left out")
         if not report.outcome.is_updated:
-            self.session.say(f"step {report.step}: {self._why_skipped(report)}; step skipped")
+            self.session.say(f"{step_text(report.step)}: {self._why_skipped(report)}; step skipped")
 
     def _why_skipped(self, report: StepReport) -> str:
         return why_skipped(self.session, report.batch, report.plan, report.outcome)
 
 
-def _fresh() -> Progressed:
-    return Progressed(step=0, num_updates=0, losses=(), cluster=None)
+def _groups_text(session: Session) -> str:
+    """How many process groups there are, and what they take of each GPU."""
+    groups, most = session.groups, session.groups.most_on_a_rank
+    text = f"{count_text(groups.num_groups, 'process group')}, at most {most} of them on one rank"
+    if session.world.device.type != "cuda":
+        return text
+    return f"{text}: about {bytes_text(most * COMMUNICATOR_BYTES)} of each GPU for NCCL, estimated"
 
 
 def _left_out(report: StepReport) -> frozenset[str]:

@@ -6,8 +6,10 @@ slow each other down in training too.
 
 import os
 from collections import Counter, defaultdict
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from arachne.core.blocks import blocks
 from arachne.core.bucket import Bucket
@@ -22,6 +24,7 @@ from arachne.cost.calibration import Calibration, fit_device
 from arachne.cost.cluster_files import machine_cluster
 from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.cost.model import CostModel
+from arachne.models.interface import FirstFrames
 from arachne.runtime.executor import run_launches
 from arachne.runtime.messages import gathered_texts, text_of_first
 from arachne.runtime.world import World
@@ -71,6 +74,22 @@ def calibrated(session: Session) -> Calibration:
     shared = text_of_first(text, session.groups.world, world.device)
     session.recorder.finish(step=0, planner="")
     return from_json(shared, Calibration, what="calibration")
+
+
+def warm_compiled_blocks(session: Session) -> None:
+    """Let compiled blocks meet short and long clips, alone and stacked, before they are timed.
+
+    Every rank does it by itself; without `model.compile` there is nothing to do. Compiling takes a
+    minute on its first time. Leaves no gradient behind.
+    """
+    if not session.config.model.compile:
+        return
+    session.say("compiling the blocks; the first time takes a while")
+    buckets = measured_shapes(session)
+    for bucket in dict.fromkeys((buckets[0], buckets[-1])):
+        for num_clips in (1, 2):
+            _made_loss(session, bucket, num_clips).backward()
+    session.optimizer.clear_gradients()
 
 
 def guessed_cluster(session: Session) -> Cluster:
@@ -125,16 +144,9 @@ def _plan(costs: CostModel, cascade: Cascade, degree: int) -> PlacedPlan | None:
 def _measured(session: Session, plan: PlacedPlan) -> tuple[MeasuredLaunch, ...]:
     """The launches of a plan, run once; on every rank."""
     bucket = plan.launches[0].cascade.bucket
-    shape = session.model.shape
-    grid = family_named(shape.family).geometry.latent_grid(bucket)
-    device, wide = session.world.device, torch.promote_types(session.dtype, torch.float32)
-    latents = torch.ones(1, shape.latent_channels, *grid, device=device, dtype=wide)
-    text = torch.ones(1, *session.null_text.shape, device=device, dtype=wide)
-    sigma = torch.full((1,), 0.5, device=device, dtype=wide)
 
     def work(launch: PlacedLaunch) -> None:
-        loss = session.model.predict(latents, sigma, text).pow(2).mean()
-        (loss / launch.degree).backward()
+        (_made_loss(session, bucket, num_clips=1) / launch.degree).backward()
 
     run_launches(
         plan,
@@ -144,6 +156,21 @@ def _measured(session: Session, plan: PlacedPlan) -> tuple[MeasuredLaunch, ...]:
         work=work,
     )
     return measured_launches(session, plan, session.recorder.finish(step=0, planner=plan.planner))
+
+
+def _made_loss(session: Session, bucket: Bucket, num_clips: int) -> Tensor:
+    """A loss of clips of ones: what they are does not change what they cost."""
+    shape = session.model.shape
+    grid = family_named(shape.family).geometry.latent_grid(bucket)
+    device, wide = session.world.device, torch.promote_types(session.dtype, torch.float32)
+    made = partial(torch.ones, device=device, dtype=wide)
+    latents = made(num_clips, shape.latent_channels, *grid)
+    text = made(num_clips, *session.null_text.shape)
+    first = None
+    if shape.condition_channels:
+        states = made(num_clips, shape.image_tokens, shape.image_size)
+        first = FirstFrames(latents=latents, states=states if shape.image_size else None)
+    return session.model.predict(latents, 0.5 * made(num_clips), text, first).pow(2).mean()
 
 
 def shared_trace(session: Session, log: RankLog) -> Trace:

@@ -1,12 +1,12 @@
 """What happens at some steps beside training: held-out loss, the best checkpoint, sample videos."""
 
 from collections.abc import Callable
-from math import inf
+from math import inf, nan
 
 from arachne.core.cluster import Cluster
 from arachne.core.errors import CheckpointError
 from arachne.runtime.messages import text_of_first
-from arachne.trainer.agreement import do_together
+from arachne.trainer.agreement import all_agree, do_together
 from arachne.trainer.checkpoint_files import Best, checkpoints_dir, known_best, write_best
 from arachne.trainer.interval_samples import sample_videos
 from arachne.trainer.listener import Listener
@@ -26,14 +26,22 @@ class Milestones:
         session: This rank's.
         listener: Who is told.
         cluster: What launches are planned for now; rank 0's counts.
+        wants_stop: Whether this rank was asked to stop.
     """
 
     def __init__(
-        self, session: Session, listener: Listener, cluster: Callable[[], Cluster]
+        self,
+        session: Session,
+        listener: Listener,
+        cluster: Callable[[], Cluster],
+        wants_stop: Callable[[], bool],
     ) -> None:
         self._session = session
         self._listener = listener
         self._cluster = cluster
+        self._wants_stop = wants_stop
+        self.was_stopped = False
+        """Whether some rank was asked to stop, so that what was due is left for a resumed run."""
         self._best_loss = inf
 
     def begin(self, done: int) -> float | None:
@@ -68,7 +76,7 @@ class Milestones:
                 loss = self._validate(done)
                 is_best = settings.keep_best and done > 0 and loss < self._best_loss
                 best = loss if is_best else None
-            if samples:
+            if samples and not self.was_stopped:
                 self._sample(done)
             self._show_weights(done)
         return best
@@ -108,8 +116,12 @@ class Milestones:
             self._session.recorder.finish(step=done, planner="averages")
 
     def _validate(self, done: int) -> float:
+        """The held-out loss; not a number if it was stopped."""
         session = self._session
-        found = held_out_loss(session, self._cluster(), done)
+        found = held_out_loss(session, self._cluster(), done, self._wants_stop)
+        if found is None:
+            self.was_stopped = True
+            return nan
         do_together(
             session.world,
             session.groups.world,
@@ -122,15 +134,21 @@ class Milestones:
         session = self._session
         session.recorder.progress.change("sample")
 
-        def draw() -> None:
-            self._listener.on_samples(done, sample_videos(session))
+        def draw() -> bool:
+            videos = sample_videos(session, self._wants_stop)
+            if videos is not None:
+                self._listener.on_samples(done, videos)
+            return videos is not None
 
         def join() -> None:
             if session.world.rank == 0:
                 self._listener.on_sampled(done)
 
-        do_together(session.world, session.groups.world, draw)
-        do_together(session.world, session.groups.world, join)
+        is_drawn = do_together(session.world, session.groups.world, draw)
+        if all_agree(session.world, session.groups.world, is_drawn):
+            do_together(session.world, session.groups.world, join)
+        else:
+            self.was_stopped = True
         session.recorder.finish(step=done, planner="samples")
 
     def _is_known(self, ask: Callable[[int], bool], done: int) -> bool:

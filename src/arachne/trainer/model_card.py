@@ -47,7 +47,8 @@ def model_card(
     """The card as Markdown; it names folders by their last part only, and no secrets."""
     model = config.model
     uses = _LORA_USE if what == "lora" else _WEIGHTS_USE
-    tags = ["text-to-video", model.family, *(["lora"] if config.lora.is_on else [])]
+    task = "image-to-video" if model.image_to_video else "text-to-video"
+    tags = [task, model.family, *(["lora"] if config.lora.is_on else [])]
     front = "\n".join(["---", "library_name: diffusers", "tags:", *(f"- {t}" for t in tags), "---"])
     facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(config, state, num_trained))
     return f"""{front}
@@ -85,7 +86,7 @@ def _facts(config: RunConfig, state: TrainState, num_trained: int) -> list[tuple
     facts += [
         ("trained parameters", f"{num_trained:,}"),
         ("steps", f"{state.step:,}, of which {state.num_updates:,} changed the weights"),
-        ("clips per step", str(config.batch.clips)),
+        ("batch of a step", config.batch.text),
     ]
     if state.clips is not None:
         facts.append(("clips that trained", f"{state.clips.num_clips:,}"))

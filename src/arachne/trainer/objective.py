@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from arachne.models.interface import VideoModel
+from arachne.models.interface import FirstFrames, VideoModel
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.ddpm import Ddpm
@@ -118,6 +118,7 @@ def clip_losses(
     def stacked(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(tensors)).to(device=device, dtype=wide)
 
+    first = _first_frames(samples)
     clean_BCFHW = stacked([torch.from_numpy(s.arrays.latents) for s in samples])
     noise_BCFHW = stacked([s.noise for s in samples])
     text_BLD = stacked(
@@ -131,11 +132,27 @@ def clip_losses(
         return clean_B.view(shape) * clean_BCFHW + noise_B.view(shape) * noise_BCFHW
 
     noisy_BCFHW = mixed(mixture.clean, mixture.noise)
-    predicted_BCFHW = model.predict(noisy_BCFHW, sigma_B, text_BLD)
+    if first is None:
+        predicted_BCFHW = model.predict(noisy_BCFHW, sigma_B, text_BLD)
+    else:
+        first = first.to(device).to(wide)
+        predicted_BCFHW = model.predict(noisy_BCFHW, sigma_B, text_BLD, first)
     target_BCFHW = mixed(mixture.target_clean, mixture.target_noise)
     error_BCFHW = predicted_BCFHW.to(wide) - target_BCFHW
     weight_B = torch.tensor([s.loss_weight for s in samples], dtype=wide, device=device)
     return weight_B * error_BCFHW.pow(2).flatten(1).mean(dim=1)
+
+
+def _first_frames(samples: Sequence[ClipSample]) -> FirstFrames | None:
+    """The clips' first frames, where they are known: in image to video."""
+    latents = [s.arrays.first_latents for s in samples if s.arrays.first_latents is not None]
+    states = [s.arrays.image_states for s in samples if s.arrays.image_states is not None]
+    if not latents:
+        return None
+    return FirstFrames(
+        latents=torch.stack([torch.from_numpy(each) for each in latents]),
+        states=torch.stack([torch.from_numpy(each) for each in states]) if states else None,
+    )
 
 
 def clip_weights(

@@ -14,6 +14,7 @@ from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import ModelShape
 from arachne.data.guarded_decoder import Refusal
 from arachne.data.make_arrays import Workshop, encoded_latents
+from arachne.models.first_frame import packing_of
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.trainer.config import RunConfig
 from arachne.trainer.preparation import workshop_of
@@ -39,10 +40,13 @@ class OnlineEncoders:
         return latents_key if module == "vae" else states_key
 
     def result_shape(self, module: Encoder, bucket: Bucket) -> tuple[int, ...]:
-        """Shape of a clip's latents [C, F, H, W], or of its token states [L, D]."""
+        """Shape of what the video encoder makes of a clip, or of its token states [L, D]."""
         if module == "text":
             return self.model.text_tokens, self.model.text_size
         grid = family_named(self.model.family).geometry.latent_grid(bucket)
+        packing = packing_of(self.model)
+        if packing is not None:
+            return packing.packed_shape(self.model.latent_channels, grid)
         return self.model.latent_channels, *grid
 
     def latents(self, row: LedgerRow, frames: NDArray[np.uint8]) -> NDArray[np.float32]:

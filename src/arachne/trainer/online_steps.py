@@ -30,10 +30,11 @@ from arachne.data.cache_writer import CacheWriter
 from arachne.data.clip_frames import ClipFrames
 from arachne.data.loader import ClipLoader
 from arachne.data.timed_frame import Pixels
+from arachne.models.first_frame import packing_of
 from arachne.runtime.handoff import Handoffs
 from arachne.runtime.handoff_routes import routes_of
 from arachne.runtime.recorder import Recorder
-from arachne.trainer.dataset import ClipArrays
+from arachne.trainer.dataset import ClipArrays, arrays_of
 from arachne.trainer.online_encoders import ENCODERS, OnlineEncoders
 from arachne.trainer.planning import PlanRequest
 from arachne.trainer.session import Session
@@ -53,10 +54,10 @@ def online_steps(session: Session, first_step: int) -> Iterator["OnlineSteps | N
     if encoders is None:
         yield None
         return
-    rows, workshop = session.prepared.train.rows, encoders.workshop
+    train, workshop = session.prepared.train, encoders.workshop
     with ExitStack() as stack:
         clips = stack.enter_context(ClipFrames(workshop))
-        frames = ClipLoader[Pixels](lambda item: clips.read(rows[item]), max_items=MAX_FRAMES)
+        frames = ClipLoader[Pixels](lambda item: clips.read(train.row(item)), MAX_FRAMES)
         stack.enter_context(frames)
         writer = None
         if session.config.data.cache_online:
@@ -137,7 +138,7 @@ class OnlineSteps:
 
     def row(self, step: int, slot: int) -> LedgerRow:
         """The clip in a slot."""
-        return self._session.prepared.train.rows[self.item(step, slot)]
+        return self._session.prepared.train.row(self.item(step, slot))
 
     def of_step(self, plan: PlacedPlan, next_plan: PlacedPlan | None) -> "OnlineStep":
         """One step; `next_plan` says where clips train that are encoded ahead."""
@@ -295,4 +296,5 @@ class OnlineStep:
         parts = self._parts[slot]
         if len(parts) < len(ENCODERS):
             return None
-        return ClipArrays(latents=parts["vae"], text=parts["text"])
+        packing = packing_of(self.steps.encoders.model)
+        return arrays_of(parts["vae"], parts["text"], packing)

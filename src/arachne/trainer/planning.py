@@ -23,7 +23,6 @@ from arachne.planner.registry import planner_named
 from arachne.planner.tree import NAME as ARACHNE
 from arachne.planner.tree import baseline_plans
 from arachne.trainer.config import RunConfig
-from arachne.trainer.settings.planner import PlannerSettings
 
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
@@ -85,7 +84,12 @@ class PlanRequest:
 
 
 def run_costs(
-    config: RunConfig, model: ModelShape, cluster: Cluster, *, needs_heads: bool
+    config: RunConfig,
+    model: ModelShape,
+    cluster: Cluster,
+    *,
+    needs_heads: bool,
+    raised_reserves: tuple[tuple[int, float], ...] = (),
 ) -> CostModel:
     """What launches of a run cost; `needs_heads` on GPUs, where each rank needs a head."""
     encoders = run_encoders(config) if config.data.encode == "online" else None
@@ -98,6 +102,10 @@ def run_costs(
             optimizer_bytes=_optimizer_bytes(config, model),
             num_adapter_weights=_num_adapter_weights(config, model),
             frozen_encoder_bytes=encoders.parameter_bytes if encoders else 0.0,
+            raised_reserves=raised_reserves,
+            base_bits=config.memory.base_bits,
+            swapped_layers=config.memory.swapped_blocks,
+            are_inputs_on_host=config.memory.inputs_on_host,
         ),
         options=CostOptions(
             recompute=config.planner.recompute, ring=config.planner.ring, needs_heads=needs_heads
@@ -179,17 +187,21 @@ def run_request(
         max_degree=degrees[-1],
         stack_tokens=settings.stack_tokens,
         seed=config.run.seed,
-        iterations=_iterations(settings, costs.cluster.num_gpus, len(batch.clips), degrees),
+        iterations=_iterations(config, costs.cluster.num_gpus, len(batch.clips), degrees),
     )
 
 
-def _iterations(
-    settings: PlannerSettings, num_gpus: int, num_clips: int, degrees: tuple[int, ...]
-) -> int:
+def _iterations(config: RunConfig, num_gpus: int, num_clips: int, degrees: tuple[int, ...]) -> int:
+    settings = config.planner
     if not settings.budget_s:
         return settings.iterations
-    num_ladders = len(ladders(num_gpus, degrees))
-    return iterations_within(settings.budget_s, num_gpus, num_clips, num_ladders=num_ladders)
+    return iterations_within(
+        settings.budget_s,
+        num_gpus,
+        num_clips,
+        num_ladders=len(ladders(num_gpus, degrees)),
+        has_encoders=config.data.encode == "online",
+    )
 
 
 def plan_batch(request: PlanRequest) -> PlacedPlan:

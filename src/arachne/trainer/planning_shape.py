@@ -15,6 +15,9 @@ from arachne.models.hashed_text import HASHED_TEXT_SIZE
 from arachne.models.published_file import is_published_file, published_shape
 from arachne.trainer.settings.model import ModelSettings
 
+_MAY_LACK = ("image_dim",)
+"""Options of a transformer that are null, or not there, where there is no such part."""
+
 
 def planning_shape(settings: ModelSettings) -> ModelShape:
     """The shape that training will build, read from configuration files where they are named.
@@ -31,7 +34,35 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
     else:
         latent_channels = _latent_channels(settings.video_encoder)
         text_size = _text_size(settings.text_encoder)
-    return settings.shape(latent_channels=latent_channels, text_size=text_size)
+    image_size, image_tokens = _image_sizes(settings.image_encoder)
+    return settings.shape(
+        latent_channels=latent_channels,
+        text_size=text_size,
+        image_size=image_size,
+        image_tokens=image_tokens,
+    )
+
+
+def check_first_frame(settings: ModelSettings, found: ModelShape) -> None:
+    """Refuse pretrained weights that do not look at a first frame where the run does, or do.
+
+    Raises:
+        ConfigError: Names the setting.
+    """
+    sees_frame = found.condition_channels > 0
+    if sees_frame != settings.image_to_video:
+        raise ConfigError(
+            f"model.pretrained {settings.pretrained!r} takes {found.input_channels} channels, so "
+            f"it is a model of {'image' if sees_frame else 'text'} to video; set "
+            f"model.image_to_video = {'true' if sees_frame else 'false'}, or name another model"
+        )
+    if bool(found.image_size) != bool(settings.image_encoder):
+        does = "attends to the states of an image encoder" if found.image_size else "looks at none"
+        raise ConfigError(
+            f"model.pretrained {settings.pretrained!r} {does}; "
+            + ("name its folder as" if found.image_size else "leave out")
+            + " model.image_encoder"
+        )
 
 
 def _pretrained_shape(settings: ModelSettings) -> ModelShape:
@@ -41,17 +72,21 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
             f"model.preset: {', '.join(family_named(settings.family).presets)}"
         )
     if is_published_file(settings.pretrained):
-        return published_shape(
+        shape = published_shape(
             Path(settings.pretrained),
             family=settings.family,
             text_tokens=settings.num_text_tokens,
             head_size=settings.head_size,
         )
+        check_first_frame(settings, shape)
+        return shape
     options = _options("model.pretrained", settings.pretrained, "transformer")
     found = TRANSFORMERS[settings.family].sizes(
         lambda name: _number(options, name, settings.pretrained)
     )
-    return ModelShape(family=settings.family, text_tokens=settings.num_text_tokens, **found)
+    shape = ModelShape(family=settings.family, text_tokens=settings.num_text_tokens, **found)
+    check_first_frame(settings, shape)
+    return shape
 
 
 def _fits_dct(family: str) -> bool:
@@ -77,6 +112,15 @@ def _text_size(name_or_folder: str) -> int:
     return _size(options, "d_model", name_or_folder)
 
 
+def _image_sizes(folder: str) -> tuple[int, int]:
+    """Width and number of an image encoder's states; zeros without one."""
+    if not folder:
+        return 0, 0
+    options = _options("model.image_encoder", folder, "image_encoder")
+    patches = _size(options, "image_size", folder) // _size(options, "patch_size", folder)
+    return _size(options, "hidden_size", folder), patches**2 + 1
+
+
 def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
     for path in (Path(folder) / part / "config.json", Path(folder) / "config.json"):
         if path.is_file():
@@ -93,7 +137,9 @@ def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
 
 
 def _number(options: dict[str, Any], key: str, folder: str) -> int | float:
-    value = options.get(key)
+    value = options.get(key, 0 if key in _MAY_LACK else None)
+    if value is None and key in _MAY_LACK:
+        return 0
     if not isinstance(value, (int, float)):
         raise ConfigError(
             f"the config.json of {folder!r} has {key} = {value!r}; it must be a number"

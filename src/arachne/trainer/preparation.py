@@ -15,16 +15,17 @@ from arachne.core.ledger import Ledger
 from arachne.core.strict_json import from_json, to_json
 from arachne.data.atomic_file import remove_leftovers
 from arachne.data.cache import LatentCache, text_key
-from arachne.data.inspect import inspect_dataset
 from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.prepare import Store
 from arachne.data.split import first_by_content, held_out, training_rows
+from arachne.models.first_frame import FirstFrameEncoder
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
+from arachne.trainer.sources import inspected_sources, sources
 
 _PATIENCE = timedelta(days=30)
 """Encoding a large dataset takes longer than any time-out for training; a lost rank is noticed by
@@ -91,6 +92,7 @@ def prepare(
         fps=config.data.fps,
         video_fingerprint=video_encoder.fingerprint,
         text_fingerprint=text_encoder.fingerprint,
+        packing=video_encoder.packing if isinstance(video_encoder, FirstFrameEncoder) else None,
     )
     others = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
     prepared = Prepared(
@@ -124,6 +126,7 @@ def workshop_of(
     )
     return Workshop(
         root=Path(config.data.path),
+        other_roots={source.name: source.root for source in sources(config.data) if source.name},
         store=store,
         video_encoder=video_encoder,
         text_encoder=text_encoder,
@@ -218,11 +221,10 @@ def inspected(config: RunConfig, progress: Progress) -> Ledger:
     Raises:
         DataError: The dataset cannot be read.
     """
-    return inspect_dataset(
-        Path(config.data.path),
+    return inspected_sources(
+        config.data,
         config.data.shape_rules,
         family_named(config.model.family).geometry,
-        config.data.missing_caption,
         num_workers=len(os.sched_getaffinity(0)),
         progress=lambda done, total: progress("inspecting files", done, total),
     )

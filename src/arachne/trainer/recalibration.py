@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from arachne.core.cluster import Cluster
 from arachne.core.strict_json import from_json, to_json
+from arachne.core.units import step_text
 from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.cost.online_calibration import OnlineCalibration, Recalibration
 from arachne.runtime.messages import text_of_first
@@ -28,6 +29,11 @@ class Recalibrator:
         """What this rank would plan for."""
         return self._calibration.cluster
 
+    @property
+    def scores(self) -> dict[int, float]:
+        """Straggler scores at the newest correction, by rank; none on other ranks than rank 0."""
+        return self._calibration.scores
+
     def after_step(self, step: int, launches: Sequence[MeasuredLaunch]) -> None:
         """Take in a step's launches; every `planner.recalibrate_every` steps, correct the model."""
         every = self._session.config.planner.recalibrate_every
@@ -49,13 +55,14 @@ class Recalibrator:
         say = self._session.say
         if found.is_taken and found.error_before - found.error_after > _WORTH_SAYING:
             say(
-                f"step {step}: cost model corrected; median error over the newest launches "
+                f"{step_text(step)}: cost model corrected; median error over the newest launches "
                 f"{found.error_before:.0%} before, {found.error_after:.0%} now"
             )
         for rank in found.slowed:
             score = self._calibration.scores[rank]
             say(
-                f"step {step}: rank {rank} takes {score:.2f} × as long as usual; plans allow for it"
+                f"{step_text(step)}: rank {rank} takes {score:.2f} × as long as usual; plans allow "
+                "for it"
             )
         for rank in found.recovered:
-            say(f"step {step}: rank {rank} is no longer slow")
+            say(f"{step_text(step)}: rank {rank} is no longer slow")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from arachne.core.errors import CheckpointError
-from arachne.trainer.agreement import all_agree, do_together
+from arachne.trainer.agreement import all_agree, do_together, total
 from arachne.trainer.checkpoint import Keep, check_free_space, commit, forget_partial, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState
 from arachne.trainer.session import Session
@@ -68,7 +68,12 @@ class CheckpointSaver:
         self._session.recorder.progress.change("checkpoint")
         world, everyone = self._session.world, self._session.groups.world
         try:
-            do_together(world, everyone, self._check_space)
+            mine = sum(piece.values.nbytes for piece in self._session.optimizer.pieces())
+            # Of all ranks: where matrices stay whole, some own more than others.
+            needed_bytes = total(world, everyone, mine)
+            do_together(
+                world, everyone, lambda: check_free_space(self._session.run_dir, needed_bytes)
+            )
         except CheckpointError as error:
             self._fail(error)
         else:
@@ -137,11 +142,6 @@ class CheckpointSaver:
         if self._session.config.checkpoint.on_error == "stop":
             raise error
         self._session.say(f"no checkpoint was written, training goes on: {error}")
-
-    def _check_space(self) -> None:
-        session = self._session
-        mine = sum(piece.values.nbytes for piece in session.optimizer.pieces())
-        check_free_space(session.run_dir, mine * session.world.size)
 
     def _copied(self) -> list[Chunk]:
         """What this rank owns, in host memory that stays with the saver."""

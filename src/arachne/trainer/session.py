@@ -1,31 +1,37 @@
 """Everything that one rank holds while it trains."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from arachne.core.cluster import Cluster
+from arachne.core.families import family_named
 from arachne.cost.model import CostModel
-from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.models.interface import VideoModel
 from arachne.runtime.clock import clock_for
+from arachne.runtime.host_blocks import move_to_device
+from arachne.runtime.local_attention import prefer_kernel
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
 from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from arachne.runtime.world import World
 from arachne.trainer.built_model import DTYPES, training_model
+from arachne.trainer.clip_order import ClipOrder, clip_order
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import StepBatch
 from arachne.trainer.frozen_base import agree_on_base, frozen_base
+from arachne.trainer.memory_reports import RaisedReserves, reserves_of_run
 from arachne.trainer.online_encoders import OnlineEncoders, online_encoders
-from arachne.trainer.optimizer_choice import optimizer_choice
+from arachne.trainer.optimizer_choice import check_muon_applies, optimizer_choice
 from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
 from arachne.trainer.preparation import Prepared, Progress, prepare
 from arachne.trainer.prompts import own_prompts
+from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 
 Say = Callable[[str], None]
 """Told one line of text; only rank 0 says something."""
@@ -36,7 +42,9 @@ class Session:
     """One rank's model, data, groups and optimizer; all ranks open theirs together.
 
     Attributes:
+        order: Which clips each step trains.
         encoders: What encodes within steps; None if all is encoded before the first.
+        raised_reserves: What is planned with for shapes that ran out of memory.
         base: What the frozen parameters are; empty if every parameter is trained.
         null_text: Token states [L, D] of the empty caption.
         prompt_texts: The same of the prompts that this rank draws samples for, by their numbers.
@@ -46,6 +54,7 @@ class Session:
     config: RunConfig
     run_dir: Path
     prepared: Prepared
+    order: ClipOrder
     model: VideoModel
     base: str
     null_text: Tensor
@@ -55,6 +64,7 @@ class Session:
     optimizer: ShardedOptimizer
     say: Say
     encoders: OnlineEncoders | None = None
+    raised_reserves: RaisedReserves = field(default_factory=lambda: RaisedReserves({}))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,18 +81,31 @@ class Session:
     def costs(self, cluster: Cluster) -> CostModel:
         """The cost model of this model on a cluster."""
         return run_costs(
-            self.config, self.model.shape, cluster, needs_heads=needs_heads(self.world)
+            self.config,
+            self.model.shape,
+            cluster,
+            needs_heads=needs_heads(self.world),
+            raised_reserves=self.raised_reserves.pairs,
         )
 
     def step_batch(self, step: int) -> StepBatch:
         """The clips that this run trains in a step."""
-        return self.prepared.train.step_batch(
-            seed=self.config.run.seed, step=step, num_clips=self.config.batch.clips
-        )
+        return self.prepared.train.step_batch(step, self.order.draws(step))
 
     def plan_request(self, step: int, cluster: Cluster, planner: str | None = None) -> PlanRequest:
         """What the plan of a step depends on; by the run's planner unless another is named."""
         return run_request(self.config, self.step_batch(step).batch, self.costs(cluster), planner)
+
+
+def array_bytes(session: Session, item: int) -> int:
+    """What an item's cached arrays take up on the host, in float32."""
+    model, bucket = session.model.shape, session.prepared.train.row(item).bucket
+    assert bucket is not None, item
+    num_latents = prod(family_named(model.family).geometry.latent_grid(bucket))
+    num_values = model.latent_channels * num_latents + model.text_tokens * model.text_size
+    if session.prepared.train.packing is not None:
+        num_values += model.latent_channels * num_latents + model.image_tokens * model.image_size
+    return 4 * num_values
 
 
 def needs_heads(world: World) -> bool:
@@ -99,18 +122,12 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     """
     run_dir = Path(config.run.dir)
     device = str(world.device)
-    video_encoder = video_encoder_named(
-        config.model.video_encoder, family=config.model.family, device=device
-    )
-    text_encoder = text_encoder_named(
-        config.model.text_encoder,
-        config.model.num_text_tokens,
-        family=config.model.family,
-        device=device,
-    )
+    video_encoder = run_video_encoder(config.model, device=device)
+    text_encoder = run_text_encoder(config.model, device=device)
     # Before any clip is encoded: what cannot be built or updated is refused now.
     model = training_model(config, video_encoder, text_encoder)
     base = frozen_base(config, model.module)
+    check_muon_applies(config.optimizer, model.module)
     chosen = optimizer_choice(config.optimizer)
     chosen.rules(DTYPES[config.model.dtype])
     prepared = prepare(
@@ -121,11 +138,24 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         text_encoder=text_encoder,
         progress=progress,
     )
-    model.module.to(world.device)
-    install(model.module, model.layout)
+    order = clip_order(prepared.train.rows, config, model.shape)
+    move_to_device(
+        model.module,
+        model.layout,
+        world.device,
+        swapped_blocks=config.memory.swapped_blocks,
+    )
+    kernel = prefer_kernel(config.model.attention, world.device)
+    install(
+        model.module,
+        model.layout,
+        kernel,
+        "inductor" if config.model.compile else None,
+        inputs_on_host=config.memory.inputs_on_host,
+    )
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
     degrees = run_degrees(config, model.shape, world.size, needs_heads=needs_heads(world))
-    groups = ProcessGroups(world, degrees, recorder)
+    groups = ProcessGroups(world, degrees, recorder, most_per_rank=config.run.max_groups)
     agree_on_base(base, groups.world, world.device)
     optimizer = ShardedOptimizer(
         model.module,
@@ -135,12 +165,14 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         average_decay=config.optimizer.ema_decay,
     )
     optimizer.share()  # whatever each rank built or loaded, all start from the same parameters
+    raised_reserves = reserves_of_run(world, groups.world, run_dir, model.shape)
     recorder.finish(step=0, planner="start")
     return Session(
         world=world,
         config=config,
         run_dir=run_dir,
         prepared=prepared,
+        order=order,
         model=model,
         base=base,
         null_text=torch.from_numpy(prepared.null_text),
@@ -153,4 +185,5 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         optimizer=optimizer,
         say=say,
         encoders=online_encoders(config, model.shape, video_encoder, text_encoder),
+        raised_reserves=raised_reserves,
     )

@@ -10,13 +10,16 @@ import torch
 from arachne.core.cluster import Cluster
 from arachne.core.errors import CheckpointError
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.plan_rules import check_placed_plan
 from arachne.core.strict_json import from_json, to_json
 from arachne.core.units import count_text
 from arachne.runtime.sharded_optimizer import AVERAGE
 from arachne.trainer.agreement import do_together
+from arachne.trainer.checkpoint_contents import loadable
 from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips, TrainState
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
+from arachne.trainer.environment import changes_text, environment
 from arachne.trainer.frozen_base import check_same_base
 from arachne.trainer.session import Session
 
@@ -84,6 +87,7 @@ def train_state(session: Session, progressed: Progressed) -> TrainState:
         clips=trained_clips(session),
         next_plan_json=upcoming.plan.to_json() if upcoming else None,
         requested_cluster_json=to_json(requested_with) if requested_with else None,
+        environment=environment(session.world.device),
     )
 
 
@@ -106,7 +110,7 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
 
     def find_on_rank_0() -> None:
         if world.rank == 0:
-            path = newest(session.run_dir, on_skip=session.say)
+            path = newest(session.run_dir, on_skip=session.say, check=loadable)
             world.store.set("resume from", str(path))
 
     do_together(world, everyone, find_on_rank_0)
@@ -116,6 +120,7 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
         reader = CheckpointReader(path)
         _check_clips(session, reader.state, takes_other_clips=takes_other_clips)
         _take_over(session, reader)
+        _say_changes(session, reader.state)
         if not session.config.optimizer.ema_decay and _has_average(session, reader):
             session.say(
                 "optimizer.ema_decay is 0: the moving average of the weights in "
@@ -127,6 +132,14 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
     session.optimizer.share()
     session.recorder.finish(step=progressed.step, planner="checkpoint")
     return progressed
+
+
+def _say_changes(session: Session, state: TrainState) -> None:
+    changes = changes_text(state.environment, environment(session.world.device))
+    if changes:
+        session.say(
+            f"since the checkpoint of step {state.step}: {changes}; losses may differ in rounding"
+        )
 
 
 def _progressed(session: Session, state: TrainState) -> Progressed:
@@ -152,9 +165,12 @@ def _upcoming(session: Session, state: TrainState, before: RunConfig) -> Upcomin
         or (before.planner, before.cluster) != (now.planner, now.cluster)
     ):
         return None
+    plan = PlacedPlan.from_json(state.next_plan_json)
+    if session.encoders is None:  # otherwise the plan is made anew, since nothing is encoded ahead
+        check_placed_plan(plan, session.step_batch(state.step).batch, session.world.size)
     cluster = state.requested_cluster_json
     return Upcoming(
-        plan=PlacedPlan.from_json(state.next_plan_json),
+        plan=plan,
         requested_with=from_json(cluster, Cluster, what="cluster") if cluster else None,
     )
 
@@ -188,6 +204,12 @@ def _take_over(session: Session, reader: CheckpointReader) -> None:
         stop = piece.offset + len(piece.values)
         values = reader.read(piece.name, piece.kind, piece.offset, stop)
         state[piece.kind][piece.name] = torch.from_numpy(values)
+    lacking = session.optimizer.numbers().keys() - reader.state.numbers.keys() - {"step"}
+    if lacking and reader.state.num_updates:
+        raise CheckpointError(
+            f"the checkpoint of step {reader.state.step} has no {min(lacking)!r}, which the "
+            "optimizer remembers; resume with the optimizer that it was trained with"
+        )
     session.optimizer.load(state, reader.state.num_updates, reader.state.numbers)
 
 

@@ -8,7 +8,7 @@ gathering of updated parameters.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import isfinite, nan, sqrt
 
 import torch
 
@@ -51,15 +51,16 @@ class StepOutcome:
 
     Attributes:
         loss: Mean of the clips' losses by their weights, as it was optimized; NaN if no clip
-            could be read.
-        clip_losses: Loss by slot; 0 for a slot that was voted out.
+            could be read, or some had no memory.
+        clip_losses: Loss by slot; 0 for a slot that was voted out, NaN for one without memory.
         grad_norm: Global norm before clipping.
         vote: What was agreed before the first launch.
         wants_stop: Whether some rank was asked to stop before the step's end.
-        is_updated: False if the gradient was not finite, or no clip could be read: then
-            nothing changed.
+        is_updated: False if the gradient was not finite, no clip could be read, or a launch ran
+            out of memory: then nothing changed.
         step_s: This rank's seconds, from before loading until the parameters were shared.
         log: This rank's events.
+        given_up: Launches, by their index in the plan, for which a rank had no memory.
     """
 
     loss: float
@@ -70,6 +71,7 @@ class StepOutcome:
     is_updated: bool
     step_s: float
     log: RankLog
+    given_up: tuple[int, ...] = ()
 
 
 def run_step(
@@ -89,16 +91,21 @@ def run_step(
 
     Raises:
         RuntimeError: Ranks hold different plans; nothing was trained.
+        StrandedError: This rank ran out of memory where others wait for it.
     """
     assert plan.step == chosen.batch.step, (plan.step, chosen.batch.step)
     begin_s = time.perf_counter()
     samples, unreadable = _loaded(session, chosen, plan, read, online)
     vote = _voted(session, plan, unreadable, len(chosen.items))
-    losses = accumulate(session, chosen, plan, samples, vote.is_kept, online)
+    given_up: list[int] = []
+    losses = accumulate(
+        session, chosen, plan, samples, vote.is_kept, online, give_up=given_up.append
+    )
     session.optimizer.reduce()
     weights = batch_weights(session, chosen, vote.is_kept)
-    totals = _summed(session, losses, wants_stop())
-    weighted = [w * value for w, value in zip(weights, totals.clip_losses, strict=True) if w]
+    totals = _summed(session, losses, _ballot(plan, given_up), wants_stop())
+    clip_losses = _without(totals, plan)
+    weighted = [w * value for w, value in zip(weights, clip_losses, strict=True) if w]
     loss = sum(weighted) if weighted else float("nan")
     grad_norm = sqrt(totals.squared_norm) if totals.squared_norm >= 0.0 else float("nan")
     is_updated = isfinite(loss) and isfinite(grad_norm)
@@ -114,13 +121,14 @@ def run_step(
     log = session.recorder.finish(step=plan.step, planner=plan.planner)
     return StepOutcome(
         loss=loss,
-        clip_losses=totals.clip_losses,
+        clip_losses=clip_losses,
         grad_norm=grad_norm,
         vote=vote,
         wants_stop=totals.wants_stop,
         is_updated=is_updated,
         step_s=time.perf_counter() - begin_s,
         log=log,
+        given_up=totals.given_up,
     )
 
 
@@ -131,10 +139,12 @@ def accumulate(
     samples: dict[int, ClipSample],
     is_kept: tuple[bool, ...],
     online: OnlineStep | None = None,
+    give_up: Callable[[int], None] | None = None,
 ) -> torch.Tensor:
     """Run this rank's launches, adding to its gradients; its share of each slot's loss, float64.
 
     Shares sum over the ranks to the losses. A clip without a sample is made within the step.
+    `give_up` is told which launches a rank had no memory for, see `run_launches`.
     """
     weights = batch_weights(session, chosen, is_kept)
     losses = torch.zeros(len(chosen.items), dtype=torch.float64, device=session.world.device)
@@ -162,6 +172,7 @@ def accumulate(
         recorder=session.recorder,
         work=work,
         encode=online.encode if online is not None else None,
+        give_up=give_up,
     )
     if online is not None:
         online.end()
@@ -273,16 +284,37 @@ def _voted(session: Session, plan: PlacedPlan, unreadable: list[int], num_slots:
 class _Totals:
     clip_losses: tuple[float, ...]
     squared_norm: float
+    given_up: tuple[int, ...]
     wants_stop: bool
 
 
-def _summed(session: Session, losses: torch.Tensor, wants_stop: bool) -> _Totals:
-    """Losses by slot, squared gradient norm and stopping, over all ranks; one collective."""
+def _without(totals: _Totals, plan: PlacedPlan) -> tuple[float, ...]:
+    """Losses by slot; NaN in launches that were given up, so that the step changes nothing."""
+    lost = {slot for index in totals.given_up for slot in plan.launches[index].cascade.slots}
+    return tuple(nan if slot in lost else x for slot, x in enumerate(totals.clip_losses))
+
+
+def _ballot(plan: PlacedPlan, given_up: list[int]) -> torch.Tensor:
+    """Which launches this rank gave up, as one number for each launch of the plan."""
+    ballot = torch.zeros(len(plan.launches), dtype=torch.float64)
+    ballot[given_up] = 1.0
+    return ballot
+
+
+def _summed(
+    session: Session, losses: torch.Tensor, given_up: torch.Tensor, wants_stop: bool
+) -> _Totals:
+    """Losses by slot, squared gradient norm, launches without memory and stopping, over all ranks;
+    one collective."""
     norm = session.optimizer.squared_norm_of_shard().reshape(1)
     stop = torch.full_like(norm, float(wants_stop))
-    totals = torch.cat([losses, norm, stop])
+    totals = torch.cat([norm, stop, losses, given_up.to(norm.device)])
     collectives.all_reduce_sum(totals, session.groups.world)
-    *clip_losses, squared_norm, stop_votes = totals.tolist()
+    squared_norm, stop_votes, *rest = totals.tolist()
+    clip_losses, ballots = rest[: len(losses)], rest[len(losses) :]
     return _Totals(
-        clip_losses=tuple(clip_losses), squared_norm=squared_norm, wants_stop=stop_votes > 0.0
+        clip_losses=tuple(clip_losses),
+        squared_norm=squared_norm,
+        given_up=tuple(index for index, votes in enumerate(ballots) if votes),
+        wants_stop=stop_votes > 0.0,
     )

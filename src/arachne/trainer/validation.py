@@ -5,7 +5,7 @@ share long clips, and each clip counts once, whether or not the ranks divide the
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import fmean
@@ -22,7 +22,7 @@ from arachne.runtime import collectives
 from arachne.runtime.executor import run_launches
 from arachne.runtime.messages import text_of_first
 from arachne.runtime.watched import launch_texts
-from arachne.trainer.agreement import do_together
+from arachne.trainer.agreement import all_agree, do_together
 from arachne.trainer.cluster_choice import FALLBACK_PLANNER
 from arachne.trainer.dataset import ClipArrays, TrainingData
 from arachne.trainer.objective import ClipSample, objective_of
@@ -33,6 +33,12 @@ from arachne.trainer.step import slot_losses, slots_of_rank
 
 _STEP = 2**63
 """Counter of validation noise; no training step reaches it."""
+
+
+_PART_S = 5.0
+"""Modelled seconds after which ranks ask each other whether to stop: of launches that train, so
+that it is more for many noise levels and less for one. *Assumption*: a fifth of what a scheduler
+leaves a job that it asks to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +56,23 @@ class HeldOutLoss:
     by_bucket: dict[str, float]
 
 
-def held_out_loss(session: Session, cluster: Cluster, step: int) -> HeldOutLoss:
+def _never() -> bool:
+    return False
+
+
+def held_out_loss(
+    session: Session, cluster: Cluster, step: int, wants_stop: Callable[[], bool] = _never
+) -> HeldOutLoss | None:
     """The loss on the held-out clips, or the training clips if none are held out.
 
-    Every rank calls it. A clip that cannot be read from the cache is named and left out.
+    Every rank calls it. A clip that cannot be read from the cache is named and left out. None if
+    some rank wanted to stop before all launches had begun.
 
     Args:
         session: This rank's.
         cluster: What launches are planned for; rank 0's counts.
         step: Steps done, for those who watch the ranks.
+        wants_stop: Whether this rank was asked to stop; ranks ask each other every few seconds.
 
     Raises:
         DataError: No clip can be read.
@@ -68,10 +82,11 @@ def held_out_loss(session: Session, cluster: Cluster, step: int) -> HeldOutLoss:
     data = _validated(session)
     batch = data.batch_of(tuple(range(len(data.rows))), step)
     plan = _shared_plan(session, cluster, batch)
-    session.recorder.progress.begin_step(step, launch_texts(batch, plan, session.world.rank))
     arrays, is_lost = _loaded(session, data, plan)
-    losses = _losses(session, batch, plan, arrays, is_lost)
+    losses = _losses(session, batch, plan, arrays, is_lost, wants_stop)
     session.recorder.finish(step=0, planner="validation")
+    if losses is None:
+        return None
     lost = [clip.name for clip, lost in zip(batch.clips, is_lost, strict=True) if lost]
     for name in lost:
         session.say(f"validation: clip {name!r} cannot be read; left out")
@@ -130,8 +145,10 @@ def _losses(
     plan: PlacedPlan,
     arrays: dict[int, ClipArrays],
     is_lost: Sequence[bool],
-) -> list[list[float]]:
-    """Loss by slot and noise level, over all ranks; zeros for a clip that is lost."""
+    wants_stop: Callable[[], bool],
+) -> list[list[float]] | None:
+    """Loss by slot and noise level, over all ranks; zeros for a lost clip; None if stopped."""
+    world, everyone = session.world, session.groups.world
     num_levels = session.config.validation.noises
     losses = torch.zeros(
         len(batch.clips), num_levels, dtype=torch.float64, device=session.world.device
@@ -147,16 +164,26 @@ def _losses(
             noisy = [replace(sample, sigma=level) for sample in samples]
             losses[slots, index] += slot_losses(session, noisy).double() / launch.degree
 
-    with torch.no_grad():
-        run_launches(
-            plan,
-            rank=session.world.rank,
-            groups=session.groups,
-            recorder=session.recorder,
-            work=work,
-        )
+    for part in _parts(plan):
+        if not all_agree(world, everyone, not wants_stop()):
+            return None
+        session.recorder.progress.begin_step(batch.step, launch_texts(batch, part, world.rank))
+        with torch.no_grad():
+            run_launches(
+                part, rank=world.rank, groups=session.groups, recorder=session.recorder, work=work
+            )
     collectives.all_reduce_sum(losses, session.groups.world)
     return losses.tolist()
+
+
+def _parts(plan: PlacedPlan) -> Iterator[PlacedPlan]:
+    """Stretches of a plan's launches between which ranks may stop."""
+    first, begin_s = 0, 0.0
+    for index, launch in enumerate(plan.launches):
+        if launch.start_s - begin_s > _PART_S:
+            yield replace(plan, launches=plan.launches[first:index])
+            first, begin_s = index, launch.start_s
+    yield replace(plan, launches=plan.launches[first:])
 
 
 def _at_no_noise(session: Session, slot: int, arrays: ClipArrays) -> ClipSample:

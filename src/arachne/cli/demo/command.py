@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from arachne.models.diffusers_module import import_transformer
     from arachne.runtime.launcher import run_ranks
+    from arachne.runtime.watched import collective_timeout_s
     from arachne.runtime.world import default_num_ranks
 
     _headline(console, "train by cascades, then check gradients and race strategies")
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         train_and_check,
         (config, arguments.race),
         device=config.run.device,
-        timeout_s=config.run.timeout_s,
+        timeout_s=collective_timeout_s(config.run.timeout_s),
     )[0]
     if result.race is None:
         return 130

@@ -1,9 +1,12 @@
 """What the demo runs on its ranks: the training itself, then the promise checked on the result."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from arachne.cli.training import listening
 from arachne.cli.training_display import TrainingDisplay
+from arachne.runtime.watched import watched
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.gradient_check import gradient_errors
@@ -44,7 +47,7 @@ def train_and_check(world: World, config: RunConfig, num_raced: int) -> DemoResu
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
         display.started(session.prepared.ledger, world.size)
-        with listening(config, world, display) as listener:
+        with watching(session), listening(config, world, display) as listener:
             finished = train(session, listener, resume=False)
         errors: dict[str, float] = {}
         result = None
@@ -71,9 +74,18 @@ def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...] | None:
     """
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
-        with listening(config, world, display) as listener:
+        with watching(session), listening(config, world, display) as listener:
             finished = train(session, listener, resume=True)
     return None if finished.was_stopped else finished.losses
+
+
+@contextmanager
+def watching(session: Session) -> Iterator[None]:
+    """A context in which a rank that stops answering ends the demo, with a report."""
+    run = session.config.run
+    with watched(session.world, timeout_s=run.timeout_s, report_dir=session.run_dir) as progress:
+        session.recorder.progress = progress
+        yield
 
 
 def _gradient_errors(session: Session, finished: Finished, step: int) -> dict[str, float]:

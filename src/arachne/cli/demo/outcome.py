@@ -37,10 +37,11 @@ from arachne.reporting.tables import comparison_table
 from arachne.reporting.trace_files import write_perfetto
 from arachne.reporting.video_files import contact_sheet, write_mp4
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.watched import collective_timeout_s
 from arachne.runtime.world import World
 from arachne.trainer.checkpoint_files import checkpoints_dir, step_name
 from arachne.trainer.config import RunConfig
-from arachne.trainer.generate import generate
+from arachne.trainer.generate import SampleRequest, generate
 from arachne.trainer.settings.cluster import ClusterSettings
 
 _SAMPLE_STEPS = 20
@@ -89,7 +90,7 @@ def check_resume(config: RunConfig, result: DemoResult, console: Console) -> flo
         resumed_losses,
         (resumed,),
         device=config.run.device,
-        timeout_s=config.run.timeout_s,
+        timeout_s=collective_timeout_s(config.run.timeout_s),
     )[0]
     if losses is None:
         raise KeyboardInterrupt
@@ -116,15 +117,14 @@ def _sample_and_measure(_: World, config: RunConfig) -> float:
     rows = read_manifest(run_dir / MANIFEST).usable
     shown = next(row for row in rows if row.clip.caption == SHOWN_CAPTION)
     assert shown.bucket is not None
-    frames = generate(
-        config,
-        checkpoints_dir(run_dir) / step_name(config.run.steps),
+    request = SampleRequest(
         prompt=SHOWN_CAPTION,
         bucket=shown.bucket,
         steps=_SAMPLE_STEPS,
         guidance=_GUIDANCE,
         seed=config.run.seed,
     )
+    frames = generate(config, checkpoints_dir(run_dir) / step_name(config.run.steps), request)
     samples = run_dir / SAMPLES
     samples.mkdir(exist_ok=True)
     write_mp4(samples / "sample.mp4", frames, config.data.fps)
@@ -142,7 +142,7 @@ def _real_and_decoded(config: RunConfig, row: LedgerRow) -> tuple[np.ndarray, np
     key, _ = keys_of(row, config.data.fps, codec.fingerprint, text.fingerprint)
     latents = LatentCache(Path(config.data.cache)).get(key)
     path = Path(config.data.path) / row.clip.path
-    return decode_clip(path, row.clip.span, row.bucket, config.data.fps), codec.decode(latents)
+    return decode_clip(path, row.clip.part, row.bucket, config.data.fps), codec.decode(latents)
 
 
 def write_summary(

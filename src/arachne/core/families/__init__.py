@@ -9,6 +9,7 @@ from arachne.core.families.ltx import LTX
 from arachne.core.families.mochi import MOCHI
 from arachne.core.families.skyreels_v2 import SKYREELS_V2
 from arachne.core.families.wan import WAN
+from arachne.core.known_keys import choice_text
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -23,7 +24,5 @@ def family_named(name: str) -> Family:
         ConfigError: No family has this name.
     """
     if name not in FAMILIES:
-        raise ConfigError(
-            f"model.family {name!r} is not built; known families: {', '.join(FAMILIES)}"
-        )
+        raise ConfigError(f"model.family {name!r} is not built; {choice_text(name, FAMILIES)}")
     return FAMILIES[name]

@@ -29,6 +29,8 @@ class Family:
         fixed_ffn_size: Feed-forward width that goes with a model width, where diffusers' class
             leaves no choice.
         objective: What the published models were trained on.
+        condition_channels: How many channels show the first frame to its image-to-video models,
+            for so many of a latent; None for families of which none can be trained.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Family:
     activation_inputs: Callable[[ModelShape], ActivationInputs]
     fixed_ffn_size: Callable[[int], int] | None = None
     objective: ObjectiveKind = "flow_matching"
+    condition_channels: Callable[[int], int] | None = None
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that the family's transformer cannot have.

@@ -13,6 +13,7 @@ from arachne.core.families.wan import (
     WAN,
     WAN_GEOMETRY,
     wan_activation_inputs,
+    wan_condition_channels,
     wan_flop_inputs,
     wan_parameters,
 )
@@ -26,4 +27,5 @@ SKYREELS_V2 = Family(
     video_encoder=WAN_VAE,
     text_encoders=(UMT5_XXL,),
     activation_inputs=wan_activation_inputs,
+    condition_channels=wan_condition_channels,
 )

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from arachne.core.errors import ConfigError
+from arachne.data.extraction import Extraction, Mode
 from arachne.data.shapes import ShapeRules
 from arachne.trainer.settings.checks import at_least, folder, share
+from arachne.trainer.settings.dataset import DatasetSettings, check_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,14 +20,31 @@ class DataSettings:
         fps: Frames per second that the model learns; videos are retimed to it.
         resolution: Area budget of one frame: clips are scaled down to at most
             `resolution * resolution` pixels, in their own aspect ratio.
+        aspects: Ratios of width to height, as `16:9`, to which clips are brought: each to the
+            nearest one. Without any, every clip keeps its own.
+        upscale: Whether frames below the area budget are scaled up to it.
         frame_buckets: Legal lengths; each clip takes the longest that it fills. Stills always
             take 1.
+        frame_extraction: Which pieces of that length train: the first (`head`), the `middle` one,
+            `frame_sample` of them spread evenly (`uniform`), all one after the other (`chunk`), one
+            every `frame_stride` frames (`slide`). `full` takes the whole clip instead, cut to a
+            legal length of at most `max_frames`.
+        frame_sample: Pieces of each clip, for `uniform`.
+        frame_stride: Frames at `fps` from one piece's start to the next one's, for `slide`.
+        max_frames: Longest length, for `full`.
         missing_caption: `error` stops before step 1, `empty` trains without words.
         held_out: Share of the clips kept for validation, chosen by content.
         encode: `before` makes all latents and text states before step 1; `online` makes those that
             the cache lacks within the steps, as the plan places them.
         cache_online: Whether what was encoded within steps is stored, so that the next epoch finds
             it.
+        repeats: How often each clip comes up in an epoch; of 0.5 in one of two epochs.
+        weight: Instead of `repeats`: how much of all clips that train are of this dataset, against
+            the weights of `others`. Of the dataset that comes up least, each clip does so once an
+            epoch.
+        read_ahead_mb: Cached clips that may wait on a rank for their launches, in MB; a single
+            larger clip may, too.
+        others: More datasets, `[[data.others]]`, that train beside this one.
     """
 
     path: str
@@ -32,20 +52,58 @@ class DataSettings:
     fps: float = 16.0
     resolution: int = 480
     frame_buckets: tuple[int, ...] = (1, 17, 33, 49, 65, 81)
+    aspects: tuple[str, ...] = ()
+    upscale: bool = False
+    frame_extraction: Mode = "head"
+    frame_sample: int = 2
+    frame_stride: int = 16
+    max_frames: int = 129
     missing_caption: Literal["error", "empty"] = "error"
     held_out: float = 0.0
     encode: Literal["before", "online"] = "before"
     cache_online: bool = True
+    repeats: float = 1.0
+    weight: float = 0.0
+    read_ahead_mb: int = 2048
+    others: tuple[DatasetSettings, ...] = ()
 
     def __post_init__(self) -> None:
+        check_share("data", self.repeats, self.weight)
+        at_least("data", 1, most=1e6, read_ahead_mb=self.read_ahead_mb)
+        self._check_others()
         folder("data", path=self.path, cache=self.cache)
         at_least("data", 16, most=16384, resolution=self.resolution)
         share("data", held_out=self.held_out)
         _ = self.shape_rules  # checks the rest
 
+    def _check_others(self) -> None:
+        labels = [other.label for other in self.others]
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        if twice is not None:
+            raise ConfigError(
+                f"two entries of data.others are called {twice!r}; give each a name of its own, "
+                'such as name = "b"'
+            )
+        weights = [self.weight, *(other.weight for other in self.others)]
+        if any(weights) and not all(weights):
+            raise ConfigError(
+                "some datasets have a weight and some have none; set data.weight and that of every "
+                "entry of data.others, or none"
+            )
+
     @property
     def shape_rules(self) -> ShapeRules:
         """What clips are brought to."""
         return ShapeRules(
-            fps=self.fps, resolution=self.resolution, frame_buckets=self.frame_buckets
+            fps=self.fps,
+            resolution=self.resolution,
+            frame_buckets=self.frame_buckets,
+            aspects=self.aspects,
+            upscale=self.upscale,
+            extraction=Extraction(
+                mode=self.frame_extraction,
+                frame_sample=self.frame_sample,
+                frame_stride=self.frame_stride,
+                max_frames=self.max_frames,
+            ),
         )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from arachne.core.errors import ConfigError
+from arachne.core.known_keys import choice_text
 from arachne.trainer.settings.checks import at_least
 
 TARGETS = ("attention", "attention+ffn", "all-linear")
@@ -33,8 +34,8 @@ class LoraSettings:
         at_least("lora", 0, most=1e5, rank=self.rank, alpha=self.alpha)
         if isinstance(self.targets, str) and self.targets not in TARGETS:
             raise ConfigError(
-                f"lora.targets is {self.targets!r}; take one of {', '.join(TARGETS)}, or a list of "
-                f'module names: ["{self.targets}"]'
+                f"lora.targets is {self.targets!r}; {choice_text(self.targets, TARGETS)}, or write "
+                f'a list of module names: ["{self.targets}"]'
             )
         if not self.targets or not all(self.targets):
             raise ConfigError("lora.targets names no layer; take one of " + ", ".join(TARGETS))

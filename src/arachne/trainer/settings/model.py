@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from arachne.core.errors import ConfigError
-from arachne.core.families import family_named
+from arachne.core.families import FAMILIES, family_named
+from arachne.core.known_keys import choice_text
 from arachne.core.model_shape import ModelShape
 from arachne.trainer.settings.checks import at_least
 
@@ -18,40 +19,78 @@ class ModelSettings:
         preset: A published shape, such as `wan-1.3b`; the keys below change it.
         pretrained: Folder of a diffusers pipeline or transformer to start from, or a safetensors
             file with a Wan in its published names; empty starts from random weights.
+        other_expert: Folder of the transformer that knows the noise levels outside of
+            `objective.timestep_range`, as Wan 2.2 A14B's two experts do; samples are drawn with
+            both. Empty draws them with this model alone.
         num_layers, num_heads, head_size, ffn_size: Sizes; 0 keeps the preset's. A pretrained model
             brings its own; only a file does not tell `head_size`, which is 128 where it is 0.
+        image_to_video: Whether the model gets the first frame of each clip, to go on from.
+        image_encoder: Folder of an image encoder whose states of that frame the model attends to,
+            as Wan 2.1's do; empty for models without one.
         video_encoder: `dct` (training-free) or the folder of a diffusers autoencoder.
+        video_latents: Of a diffusers autoencoder: the `mode` of its distribution, or a `sample`,
+            drawn once for each clip.
+        video_tiling: Whether a diffusers autoencoder takes large frames in tiles: less memory, and
+            slightly other latents.
         text_encoder: `hashed` (training-free) or the folder of a transformers encoder with its
             tokenizer.
         text_tokens: Text tokens per clip; 0 keeps the preset's, or else 512.
         freeze: Parameters that are not trained, by patterns of their names: `*.norm*`.
         train_only: The only parameters that are trained, likewise; empty trains all.
         dtype: Weights and activations; master weights and sums are always float32 or wider.
+        attention: The kernel that is asked first; what it cannot do (masks, say) the next one does.
+            `auto` is cuDNN's on GPUs of the Hopper generation and torch's choice elsewhere.
+            `flash3` needs torch 2.11 and FlashAttention 3.
+        compile: Whether blocks run compiled by `torch.compile`, once for all blocks and lengths.
     """
 
     family: str = "wan"
     preset: str = ""
     pretrained: str = ""
+    other_expert: str = ""
     num_layers: int = 0
     num_heads: int = 0
     head_size: int = 0
     ffn_size: int = 0
+    image_to_video: bool = False
+    image_encoder: str = ""
     video_encoder: str = "dct"
+    video_latents: Literal["mode", "sample"] = "mode"
+    video_tiling: bool = False
     text_encoder: str = "hashed"
     text_tokens: int = 0
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    attention: Literal["auto", "cudnn", "flash", "flash3", "math"] = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         family = family_named(self.family)
         at_least("model", 0, most=10_000, num_layers=self.num_layers, num_heads=self.num_heads)
         at_least("model", 0, most=10_000, head_size=self.head_size)
         at_least("model", 0, most=1e6, ffn_size=self.ffn_size, text_tokens=self.text_tokens)
+        if self.video_encoder == "dct" and (self.video_latents != "mode" or self.video_tiling):
+            raise ConfigError(
+                "model.video_latents and model.video_tiling are for a diffusers autoencoder, but "
+                "model.video_encoder is 'dct'; leave them out, or name an autoencoder's folder"
+            )
         if self.preset and self.preset not in family.presets:
             raise ConfigError(
-                f"model.preset {self.preset!r} is not known; "
-                f"presets of {self.family}: {', '.join(family.presets)}"
+                f"model.preset {self.preset!r} is none of family {self.family!r}; "
+                f"{choice_text(self.preset, family.presets)}"
+            )
+
+        if self.image_to_video and family.condition_channels is None:
+            able = [each.name for each in FAMILIES.values() if each.condition_channels is not None]
+            raise ConfigError(
+                f"model.image_to_video is not built for family {self.family!r}; families that have "
+                f"it: {', '.join(able)}"
+            )
+        if self.image_encoder and not self.image_to_video:
+            raise ConfigError(
+                f"model.image_encoder is {self.image_encoder!r}, but nothing looks at images; set "
+                "model.image_to_video = true, or leave it out"
             )
 
     @property
@@ -60,8 +99,10 @@ class ModelSettings:
         preset = family_named(self.family).presets.get(self.preset)
         return self.text_tokens or (preset.text_tokens if preset else 512)
 
-    def shape(self, *, latent_channels: int, text_size: int) -> ModelShape:
-        """The transformer's shape; channels and text width follow from the encoders.
+    def shape(
+        self, *, latent_channels: int, text_size: int, image_size: int = 0, image_tokens: int = 0
+    ) -> ModelShape:
+        """The transformer's shape; channels, and widths of text and image, are the encoders'.
 
         Raises:
             ConfigError: A size is neither given nor in the preset, or the family cannot have it.
@@ -73,11 +114,16 @@ class ModelSettings:
             if not size:
                 raise ConfigError(f"model.{name} is missing; set it, or name a model.preset")
             sizes[name] = size
+        condition_channels = family_named(self.family).condition_channels
         inputs = {
             "latent_channels": latent_channels,
             "text_size": text_size,
             "text_tokens": self.num_text_tokens,
+            "image_size": image_size,
+            "image_tokens": image_tokens,
         }
+        if self.image_to_video and condition_channels is not None:
+            inputs["condition_channels"] = condition_channels(latent_channels)
         if preset is None:
             shape = ModelShape(family=self.family, **inputs, **sizes)
         else:  # it may have layers that no setting names

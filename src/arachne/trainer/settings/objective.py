@@ -107,11 +107,6 @@ class ObjectiveSettings:
                 "shift_exponents and a higher max_shift, or a number as shift"
             )
         self._refuse_ignored()
-        if self.prediction == "noise" and self.zero_terminal_snr:
-            raise ConfigError(
-                "objective.prediction 'noise' says nothing of the clip at a last timestep of pure "
-                "noise; set objective.zero_terminal_snr = false, or predict 'v'"
-            )
 
     def _refuse_ignored(self) -> None:
         """Refuse settings of a distribution or shift that is not chosen."""
@@ -137,7 +132,7 @@ class ObjectiveSettings:
         return "logit_normal" if kind == "flow_matching" else "uniform"
 
     def check(self, kind: ObjectiveKind) -> None:
-        """Refuse settings that this kind of objective would ignore.
+        """Refuse settings that this kind of objective would ignore, or cannot have together.
 
         Raises:
             ConfigError: Names the setting.
@@ -149,6 +144,11 @@ class ObjectiveSettings:
                         f"objective.{name} is a setting of {other}, and this run trains {kind}; "
                         f"leave it out, or set objective.kind = {other!r}"
                     )
+        if self.prediction == "noise" and self.zero_terminal_snr:
+            raise ConfigError(
+                "objective.prediction 'noise' says nothing of the clip at a last timestep of pure "
+                "noise; set objective.zero_terminal_snr = false, or predict 'v'"
+            )
         if self.loss_weighting not in _WEIGHTINGS_OF[kind]:
             raise ConfigError(
                 f"objective.loss_weighting {self.loss_weighting!r} does not go with {kind}; choose "

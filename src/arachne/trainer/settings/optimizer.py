@@ -4,9 +4,12 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from arachne.core.errors import ConfigError
+from arachne.core.known_keys import choice_text
 from arachne.trainer.settings.checks import at_least, share
 
 OptionValue = bool | int | float | str | tuple[float, ...]
+
+_NAMES = ("adamw", "adamw8bit", "muon")
 
 _ADAMW = ("betas", "eps", "weight_decay")
 """Settings of AdamW, which classes that are named by their path do not have."""
@@ -85,10 +88,10 @@ class OptimizerSettings:
 
     def _check_name(self) -> None:
         is_class = "." in self.name
-        if not is_class and self.name not in ("adamw", "adamw8bit", "muon"):
+        if not is_class and self.name not in _NAMES:
             raise ConfigError(
-                f"optimizer.name is {self.name!r}; choose 'adamw', 'adamw8bit', 'muon' or the "
-                "path of a class, such as 'torch.optim.SGD'"
+                f"optimizer.name is {self.name!r}; {choice_text(self.name, _NAMES)}, or the path "
+                "of a class, such as 'torch.optim.SGD'"
             )
         if self.options and self.name in ("adamw", "adamw8bit"):
             raise ConfigError(

@@ -20,6 +20,7 @@ class ValidationSettings:
         keep_best: Whether the checkpoint of the lowest held-out loss is written and kept.
         sample_every: Steps between two drawings of sample videos; 0 = none.
         prompts: What is drawn, one video each.
+        images: For image to video: the picture that each video begins with, one for each prompt.
         sample_shape: Their shape, WxHxF.
         sample_steps: Denoising steps of each.
         guidance: Strength of classifier-free guidance; 1 = none.
@@ -31,6 +32,7 @@ class ValidationSettings:
     keep_best: bool = False
     sample_every: int = 0
     prompts: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
     sample_shape: str = ""
     sample_steps: int = 30
     guidance: float = 5.0
@@ -61,8 +63,15 @@ class ValidationSettings:
 
     @property
     def sample_bucket(self) -> Bucket:
-        """The shape of sample videos."""
-        return Bucket.parse(self.sample_shape)
+        """The shape of sample videos.
+
+        Raises:
+            ConfigError: It is no shape.
+        """
+        try:
+            return Bucket.parse(self.sample_shape)
+        except ConfigError as error:
+            raise ConfigError(f"validation.sample_shape: {error}") from error
 
     def is_validated(self, done: int, last: int) -> bool:
         """Whether the held-out loss is measured after `done` of `last` steps."""

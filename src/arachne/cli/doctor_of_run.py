@@ -1,0 +1,115 @@
+"""What `arachne doctor --run RUN.toml` looks at besides: whether this machine can do that run."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from arachne.cli.finding import Finding
+from arachne.core.errors import ArachneError
+from arachne.core.units import bytes_text
+from arachne.cost.cluster_files import load_cluster
+from arachne.cost.memory import resident_use
+from arachne.trainer.config import RunConfig
+from arachne.trainer.planning import run_costs
+from arachne.trainer.planning_shape import planning_shape
+
+_MEMORY_TOLERANCE = 0.1
+"""What a training may use of a GPU's memory is less than all of it."""
+
+
+def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding]:
+    """Its folders, the room for its checkpoints, its cluster file, and its memory.
+
+    Args:
+        config: The run.
+        gpu_bytes: Memory of each GPU that is there.
+    """
+    yield from _folders(config)
+    try:
+        state, per_checkpoint = _state_bytes(config)
+    except ArachneError as error:
+        found, _, fix = str(error).partition("; ")
+        yield Finding(what="model", verdict="fault", found=found, fix=fix or "change the run file")
+    else:
+        yield _checkpoint_room(config, per_checkpoint)
+        if gpu_bytes:
+            yield _memory(state, min(gpu_bytes))
+    if gpu_bytes and config.cluster.name != "auto":
+        yield from _cluster(config, gpu_bytes)
+
+
+def _folders(config: RunConfig) -> Iterator[Finding]:
+    if not Path(config.data.path).exists():
+        yield Finding(
+            what="data.path",
+            verdict="fault",
+            found=f"there is no {config.data.path!r} on this machine",
+            fix="mount the disk, or change data.path",
+        )
+    for setting, folder in (("run.dir", config.run.dir), ("data.cache", config.data.cache)):
+        place = _standing(Path(folder))
+        yield Finding(
+            what=setting,
+            verdict="good",
+            found=f"{bytes_text(shutil.disk_usage(place).free)} free under {str(place)!r}",
+        )
+
+
+def _standing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    absolute = folder.absolute()
+    return next(each for each in (absolute, *absolute.parents) if each.exists())
+
+
+def _state_bytes(config: RunConfig) -> tuple[float, float]:
+    """Bytes that one GPU holds all the time if it is alone; and those of one checkpoint."""
+    shape = planning_shape(config.model)
+    cluster = load_cluster("cpux1")
+    costs = run_costs(config, shape, cluster, needs_heads=False)
+    per_checkpoint = costs.state.num_trainable(shape) * costs.state.owned_bytes(costs.element_bytes)
+    use = resident_use(shape, cluster.num_gpus, costs.element_bytes, costs.state)
+    return use.total, per_checkpoint
+
+
+def _checkpoint_room(config: RunConfig, per_checkpoint: float) -> Finding:
+    """Whether as many checkpoints fit as stand at once: those that are kept, and the next."""
+    num_kept = config.checkpoint.keep or 1
+    needed = per_checkpoint * (num_kept + 1)
+    free = shutil.disk_usage(_standing(Path(config.run.dir))).free
+    is_enough = free >= needed
+    return Finding(
+        what="checkpoints",
+        verdict="good" if is_enough else "warning",
+        found=f"{bytes_text(per_checkpoint)} each, {num_kept + 1} at once; {bytes_text(free)} free",
+        fix="" if is_enough else "free space, lower checkpoint.keep, or choose another run.dir",
+    )
+
+
+def _memory(state_bytes: float, gpu_bytes: int) -> Finding:
+    fits = state_bytes <= gpu_bytes
+    return Finding(
+        what="state",
+        verdict="good" if fits else "warning",
+        found=f"weights, gradients and optimizer take {bytes_text(state_bytes)} on one GPU alone, "
+        f"of {bytes_text(gpu_bytes)}",
+        fix="" if fits else "ask `arachne plan --memory` with the number of GPUs that you have",
+    )
+
+
+def _cluster(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding]:
+    name = config.cluster.name
+    try:
+        cluster = load_cluster(f"{name}x1")
+    except ArachneError as error:
+        text, _, fix = str(error).partition("; ")
+        yield Finding(what="cluster", verdict="fault", found=text, fix=fix or "change cluster.name")
+        return
+    expected, found = cluster.device.memory_bytes, min(gpu_bytes)
+    is_alike = (1.0 - _MEMORY_TOLERANCE) * expected <= found
+    yield Finding(
+        what="cluster",
+        verdict="good" if is_alike else "fault",
+        found=f"{name!r} plans with {bytes_text(expected)} of memory, the GPU has "
+        f"{bytes_text(found)}",
+        fix="" if is_alike else "set cluster.name to what this machine is, or to 'auto'",
+    )

@@ -1,0 +1,34 @@
+"""Passwords and tokens where none may be: in settings, which a run writes to its folder."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+_CREDENTIAL = re.compile(
+    r"""
+    [a-z][a-z0-9+.-]*://[^/\s?\#@]+@      # https://user:password@host, https://token@host
+    | [?&](?:[a-z_-]*token|[a-z-]*signature|sig|api_?key|password)=[^&\s]  # signed addresses
+    | \bhf_[a-z0-9]{16,}                    # Hugging Face
+    | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b         # AWS
+    | \bgh[pousr]_[a-z0-9]{20,}             # GitHub
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Forms that their owners document. A key of Weights & Biases is 40 hexadecimal digits, as the
+commits in paths of model caches are: it cannot be told from them."""
+
+
+def setting_with_credential(table: Mapping[str, Any]) -> str | None:
+    """The dotted path of the first text that holds a password or token; None if none does."""
+    return next(_found(table, ""), None)
+
+
+def _found(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, str) and _CREDENTIAL.search(value):
+        yield path
+    elif isinstance(value, Mapping):
+        for key, inner in cast(Mapping[str, Any], value).items():
+            yield from _found(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list | tuple):
+        for inner in cast(Sequence[Any], value):
+            yield from _found(inner, path)

@@ -1,0 +1,137 @@
+"""In which order a run trains its clips, and how many of them are one step. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from math import ceil
+
+from arachne.core.errors import ConfigError
+from arachne.core.ledger import LedgerRow
+from arachne.core.model_shape import ModelShape
+from arachne.cost.flops import training_flops
+from arachne.data.sampler import ClipStream, Draw, Group, step_draws
+from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.batch import BatchSettings, Unit
+from arachne.trainer.settings.data import DataSettings
+
+_FLOPS_UNIT = 10**6
+"""Sizes are whole numbers, so that no machine rounds them otherwise: FLOPs count in MFLOPs."""
+
+_FINEST = 1000
+"""Repeats count in fractions whose denominators are at most this."""
+
+_PER_TFLOP = 10**12 // _FLOPS_UNIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipOrder:
+    """A run's stream of clips, cut into steps.
+
+    Attributes:
+        seed: Of the order.
+        stream: Of items, with the sizes that steps are measured in.
+        step_size: Of a step, likewise.
+    """
+
+    seed: int
+    stream: ClipStream
+    step_size: int
+
+    def draws(self, step: int) -> tuple[Draw, ...]:
+        """The clips of a step."""
+        return step_draws(self.stream, self.seed, step, self.step_size)
+
+    @property
+    def steps_per_epoch(self) -> Fraction:
+        """Steps until every clip came up as often as it should, in the mean over epochs."""
+        return self.stream.epoch_size / self.step_size
+
+    @property
+    def clips_per_step(self) -> Fraction:
+        """In the mean over steps."""
+        return self.stream.items_per_epoch / self.steps_per_epoch
+
+    def text(self, num_steps: int) -> str:
+        """How epochs and a run's steps go together, in words."""
+        clips, steps = float(self.stream.items_per_epoch), float(self.steps_per_epoch)
+        return (
+            f"one epoch is {clips:.4g} clips in {steps:.4g} steps; the run's {num_steps:,} are "
+            f"{num_steps / steps:.3g} epochs"
+        )
+
+
+def clip_order(rows: Sequence[LedgerRow], config: RunConfig, model: ModelShape) -> ClipOrder:
+    """The order of a run's training clips, and its steps.
+
+    Raises:
+        ConfigError: A clip is larger than a step is to be.
+    """
+    unit = config.batch.unit
+    groups = _groups(rows, config.data)
+    sizes = None
+    if unit != "clips":
+        size_of = {tokens: _size(tokens, unit, model) for tokens in {r.num_tokens for r in rows}}
+        sizes = [size_of[row.num_tokens] for row in rows]
+    order = ClipOrder(
+        seed=config.run.seed,
+        stream=ClipStream(groups, sizes),
+        step_size=_step_size(config.batch),
+    )
+    if rows and sizes is not None:
+        _check_largest(rows, order, config.batch)
+    return order
+
+
+def _groups(rows: Sequence[LedgerRow], data: DataSettings) -> list[Group]:
+    """The datasets that the clips are of, in their order, with the repeats that their settings say.
+
+    With weights w of datasets of n clips each, a clip comes up w / n times, over the least such
+    number of all datasets.
+    """
+    settings: dict[str, tuple[float, float]] = {"": (data.repeats, data.weight)}
+    settings |= {other.label: (other.repeats, other.weight) for other in data.others}
+    counts = [(name, len(list(of_it))) for name, of_it in groupby(r.clip.dataset for r in rows)]
+    if not data.weight:
+        shares = [Fraction(settings[name][0]) for name, _ in counts]
+    else:
+        raw = [Fraction(settings[name][1]) / count for name, count in counts]
+        shares = [share / min(raw) for share in raw]
+    return [
+        Group(num_items=count, repeats=share.limit_denominator(_FINEST))
+        for (_, count), share in zip(counts, shares, strict=True)
+    ]
+
+
+def _size(num_tokens: int, unit: Unit, model: ModelShape) -> int:
+    """What a clip takes up of a step that is measured in a unit other than clips."""
+    if unit == "tokens":
+        return num_tokens
+    return max(1, round(training_flops(model, num_tokens) / _FLOPS_UNIT))
+
+
+def _step_size(batch: BatchSettings) -> int:
+    """A step, in the units of its clips' sizes."""
+    if batch.unit == "tflops":
+        return max(1, round(batch.tflops * _PER_TFLOP))
+    return batch.clips or batch.tokens
+
+
+def _check_largest(rows: Sequence[LedgerRow], order: ClipOrder, batch: BatchSettings) -> None:
+    """Refuse steps that some clip alone overfills: others would then be empty."""
+    sizes = order.stream.sizes
+    item = int(sizes.argmax())
+    largest = int(sizes[item])
+    if largest <= order.step_size:
+        return
+    row = rows[item]
+    if batch.unit == "tokens":
+        found, least = f"{largest:,} tokens", f"{largest}"
+    else:
+        least = f"{ceil(largest / _PER_TFLOP * 1000) / 1000:g}"
+        found = f"{least} TFLOPs to train"
+    raise ConfigError(
+        f"batch.{batch.unit} is {getattr(batch, batch.unit):g}, but clip {row.clip.name!r} "
+        f"({row.bucket}) alone has {found}; set batch.{batch.unit} to at least {least}, or lower "
+        "data.resolution or data.frame_buckets"
+    )

@@ -1,0 +1,215 @@
+"""Launches that ran out of memory: what is written of them, and planned with from then on.
+
+Each leaves a report in the run's folder, which also carries the raised estimate of its shape over
+the end of the run. Deleting the reports forgets it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from arachne.core.batch import Batch
+from arachne.core.errors import DataError, RankMemoryError
+from arachne.core.launch_mode import LaunchMode
+from arachne.core.model_shape import ModelShape
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.strict_json import from_json, to_json
+from arachne.core.units import bytes_text, step_text
+from arachne.cost.memory import raised_reserve
+from arachne.cost.model import CostModel
+from arachne.data.atomic_file import write_whole
+from arachne.runtime.hang_report import GO_ON, span_text
+from arachne.runtime.messages import text_of_first
+from arachne.runtime.out_of_memory import StrandedError
+from arachne.runtime.process_groups import RankGroup
+from arachne.runtime.world import World
+from arachne.trainer.agreement import do_together
+
+MEMORY_REPORTS = "out-of-memory-*.json"
+
+_STORE_KEY = "out of memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """A launch that ran out of memory, as it stands in its file.
+
+    Attributes:
+        step: When, counted from 0; messages and the file's name count from 1.
+        launch: Index in the step's plan.
+        clips: Names of its clips.
+        bucket: Their shape, printed.
+        num_tokens: Tokens of one of them.
+        ranks: Of the launch.
+        mode: How it was split and recomputed.
+        rank: Who ran out while the others waited in a collective; None if the launch was given up.
+        num_entered: Collectives of the launch that this rank had entered.
+        expected_bytes: What the plan counted with on each rank.
+        raised_bytes: What plans count with from now on for the same.
+        reserve_share: Which reserve makes it so.
+        model: Whose launch it was.
+    """
+
+    step: int
+    launch: int
+    clips: tuple[str, ...]
+    bucket: str
+    num_tokens: int
+    ranks: tuple[int, ...]
+    mode: LaunchMode
+    rank: int | None
+    num_entered: int
+    expected_bytes: float
+    raised_bytes: float
+    reserve_share: float
+    model: ModelShape
+
+    @property
+    def text(self) -> str:
+        """The launch, and what is planned with from now on."""
+        names = ", ".join(map(repr, self.clips))
+        on = "rank" if len(self.ranks) == 1 else "ranks"
+        return (
+            f"out of memory in launch {self.launch} (dit of {self.bucket}, {names}, on {on} "
+            f"{span_text(self.ranks)}), planned with {bytes_text(self.expected_bytes)} on each, "
+            f"from now on with {bytes_text(self.raised_bytes)}"
+        )
+
+
+class RaisedReserves:
+    """By tokens of a clip, the reserve that its launches are planned with after all.
+
+    Grows while a run goes on; the same on all ranks.
+    """
+
+    def __init__(self, shares: Mapping[int, float]) -> None:
+        self._shares = dict(shares)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, float], ...]:
+        """(tokens, share), ascending."""
+        return tuple(sorted(self._shares.items()))
+
+    def take(self, report: MemoryReport) -> None:
+        """Count a report in; the larger of two shares stands."""
+        before = self._shares.get(report.num_tokens, 0.0)
+        self._shares[report.num_tokens] = max(before, report.reserve_share)
+
+
+def reserves_of_run(
+    world: World, everyone: RankGroup, run_dir: Path, model: ModelShape
+) -> RaisedReserves:
+    """What the reports in a run's folder say of its model; all ranks call it together.
+
+    Raises:
+        DataError: A report cannot be read.
+    """
+    found = RaisedReserves({})
+
+    def read() -> None:
+        if world.rank == 0:
+            for path in sorted(run_dir.glob(MEMORY_REPORTS)):
+                report = from_json(path.read_bytes(), MemoryReport, what=f"report {str(path)!r}")
+                if report.model == model:
+                    found.take(report)
+
+    do_together(world, everyone, read)
+    text = text_of_first(to_json(found.pairs), everyone, world.device)
+    return RaisedReserves(dict(from_json(text, tuple[tuple[int, float], ...], what="reserves")))
+
+
+def memory_report(
+    costs: CostModel,
+    batch: Batch,
+    plan: PlacedPlan,
+    index: int,
+    *,
+    rank: int | None = None,
+    num_entered: int = 0,
+) -> MemoryReport:
+    """What is to be said of one launch of a plan; `costs` are what it was planned with."""
+    launch = plan.launches[index]
+    use = costs.memory_in(launch.mode, launch.cascade, launch.degree)
+    share = raised_reserve(use, costs.memory_bytes)
+    return MemoryReport(
+        step=plan.step,
+        launch=index,
+        clips=tuple(batch.clips[slot].name for slot in launch.cascade.slots),
+        bucket=str(launch.cascade.bucket),
+        num_tokens=launch.cascade.num_tokens,
+        ranks=launch.ranks,
+        mode=launch.mode,
+        rank=rank,
+        num_entered=num_entered,
+        expected_bytes=use.total,
+        raised_bytes=use.total - use.reserve + share * (use.activations + use.workspace),
+        reserve_share=share,
+        model=costs.model,
+    )
+
+
+def still_fits(costs: CostModel, plan: PlacedPlan) -> bool:
+    """Whether the launches of shapes that ran out of memory keep the cap as they are planned."""
+    raised = {num_tokens for num_tokens, _ in costs.state.raised_reserves}
+    return all(
+        costs.memory_in(launch.mode, launch.cascade, launch.degree).total <= costs.memory_bytes
+        for launch in plan.launches
+        if launch.cascade.module == "dit" and launch.cascade.num_tokens in raised
+    )
+
+
+def write_report(report: MemoryReport, run_dir: Path) -> Path:
+    """Put it into the run's folder.
+
+    Raises:
+        DataError: That cannot be written.
+    """
+    path = run_dir / f"out-of-memory-{report.step + 1}-launch-{report.launch}.json"
+    write_whole(path, to_json(report).encode())
+    return path
+
+
+@contextmanager
+def told_if_stranded(
+    world: World, run_dir: Path, costs: CostModel, batch: Batch, plan: PlacedPlan
+) -> Iterator[None]:
+    """A step, inside of which a rank may run out of memory where others wait for it.
+
+    It writes the report and puts one line into the store. The others cannot go on either; whoever
+    of them can still read the store ends with the same line.
+
+    Raises:
+        RankMemoryError: It happened, here or elsewhere.
+    """
+    try:
+        yield
+    except StrandedError as error:
+        report = memory_report(
+            costs, batch, plan, error.launch, rank=world.rank, num_entered=error.num_entered
+        )
+        try:
+            where = f"report: {write_report(report, run_dir)}"
+        except DataError as unwritten:
+            where = f"no report: {unwritten}"
+        line = (
+            f"{step_text(plan.step)}: rank {world.rank} is {report.text}; it was in collective "
+            f"{error.num_entered} of the launch, where the others wait; {where}; {GO_ON}"
+        )
+        world.store.set(_STORE_KEY, line)
+        raise RankMemoryError(line) from error
+    except RuntimeError as error:
+        line = _told(world)
+        if line is None:
+            raise
+        raise RankMemoryError(line) from error
+
+
+def _told(world: World) -> str | None:
+    """What a rank that ran out of memory put into the store; None if nobody did, or it is gone."""
+    try:
+        if not world.store.check([_STORE_KEY]):
+            return None
+        return world.store.get(_STORE_KEY).decode()
+    except RuntimeError:
+        return None

@@ -1,0 +1,253 @@
+"""Prepare on a Ray cluster whose machines share the dataset, the cache and the run's folder.
+
+Actors, one per GPU or CPU core, are handed pieces of work in batches and make them as every other
+process that prepares does, with claims and guarded decoders. Arrays go straight into the cache;
+through Ray comes only what became of each piece. If an actor ends, another takes its place and has
+the batch piece by piece; a clip with which two of them ended is rejected.
+"""
+
+import os
+import sys
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from math import ceil
+from secrets import token_hex
+from typing import Any, Literal
+
+import torch
+
+from arachne.core.errors import ArachneError, ConfigError, LostRankError
+from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
+from arachne.data.prepare import Latents, Piece
+
+_MAX_BATCH = 32
+"""Pieces; a batch starts decoders of its own, which takes half a second, and progress is told by
+batches."""
+
+_BATCHES_PER_ACTOR = 4
+"""At least, where there are few pieces: the last batches are then short."""
+
+_MOST_DEATHS = 2
+"""Of actors, with one clip at work."""
+
+_MOST_DEATHS_IN_A_ROW = 6
+"""Without a piece made in between: then no clip is at fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayCluster:
+    """What the cluster has.
+
+    Attributes:
+        num_cpus: CPU cores of all machines.
+        num_gpus: GPUs of all machines.
+    """
+
+    num_cpus: int
+    num_gpus: int
+
+    def device(self, kind: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
+        """Where encoders run; `auto` is GPUs if the cluster has any.
+
+        Raises:
+            ConfigError: `cuda` was asked for but there is no GPU.
+        """
+        if kind == "cuda" and not self.num_gpus:
+            raise ConfigError(
+                "run.device is 'cuda' but the Ray cluster has no GPU; use 'auto' or 'cpu'"
+            )
+        return "cuda" if kind != "cpu" and self.num_gpus else "cpu"
+
+    def num_actors(self, device: Literal["cpu", "cuda"], asked: int | None) -> int:
+        """One per GPU, or per CPU core; fewer if so many were asked for.
+
+        Raises:
+            ConfigError: More were asked for than there can be.
+        """
+        most = self.num_gpus if device == "cuda" else self.num_cpus
+        if asked is not None and asked > most:
+            what = "GPUs" if device == "cuda" else "CPU cores"
+            raise ConfigError(
+                f"--workers is {asked}, but the Ray cluster has {most} {what}; ask for at most that"
+            )
+        return asked or most
+
+    def cpus_per_actor(self, device: Literal["cpu", "cuda"]) -> int:
+        """CPU cores that an actor takes; one that has a GPU keeps as many decoders busy."""
+        return max(1, self.num_cpus // self.num_gpus) if device == "cuda" else 1
+
+
+@contextmanager
+def ray_cluster() -> Generator[RayCluster, None, None]:
+    """The cluster that RAY_ADDRESS names, or else a Ray on this machine that ends with the context.
+
+    Ray's own listens on the loopback address alone, and reports nothing to anybody.
+
+    Raises:
+        ConfigError: Ray is not installed, or cannot be started or reached.
+    """
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "--engine ray needs Ray, which is not installed; pip install 'arachne[ray]'"
+        )
+    is_own = "RAY_ADDRESS" not in os.environ
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change
+    if is_own:
+        # All read when Ray is imported. Without this 127.0.0.1 becomes the machine's outer address.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        # Else Ray writes a token into the home folder.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
+    ray: Any = import_module("ray")
+    # Ray says on standard output what went wrong, where only the outcome belongs.
+    with (
+        tempfile.TemporaryDirectory(prefix="arachne-ray-") as folder,
+        redirect_stdout(sys.stderr),
+    ):
+        options: dict[str, Any] = {"log_to_driver": False}
+        if is_own:
+            options |= {
+                "address": "local",
+                "num_cpus": len(os.sched_getaffinity(0)),
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+                "_temp_dir": folder,
+            }
+        try:
+            ray.init(**options)
+        except Exception as error:  # a bare one where its processes do not start in time
+            what = "be started" if is_own else f"be reached at {os.environ['RAY_ADDRESS']!r}"
+            raise ConfigError(f"Ray cannot {what}: {error}") from error
+        try:
+            found = ray.cluster_resources()
+            yield RayCluster(num_cpus=int(found.get("CPU", 0)), num_gpus=int(found.get("GPU", 0)))
+        finally:
+            ray.shutdown()
+
+
+def make_on_ray(
+    workshop: Workshop,
+    pieces: Sequence[Piece],
+    *,
+    cluster: RayCluster,
+    num_actors: int,
+    device: Literal["cpu", "cuda"],
+    on_settled: Callable[[Settled], None],
+) -> None:
+    """Make what is missing, within `ray_cluster`; every piece is told as settled at least once.
+
+    Raises:
+        ArachneError: An actor raised it, or actors end before they have made anything.
+        ray.exceptions.RayTaskError: An actor met a bug.
+    """
+    ray: Any = import_module("ray")
+    maker: Any = ray.remote(
+        num_cpus=cluster.cpus_per_actor(device), num_gpus=1 if device == "cuda" else 0
+    )(_Maker)
+    shared = ray.put(workshop)
+    crew = _Crew(
+        workshop=workshop,
+        new_actor=lambda: maker.remote(shared, device),
+        on_settled=on_settled,
+        waiting=deque(_batches(pieces, num_actors)),
+    )
+    crew.run(num_actors)
+
+
+def _batches(pieces: Sequence[Piece], num_actors: int) -> list[tuple[Piece, ...]]:
+    size = min(_MAX_BATCH, ceil(len(pieces) / (num_actors * _BATCHES_PER_ACTOR)))
+    return [tuple(pieces[first : first + size]) for first in range(0, len(pieces), max(1, size))]
+
+
+class _Maker:
+    """An actor: makes batches of pieces, one after the other."""
+
+    def __init__(self, workshop: Workshop, device: Literal["cpu", "cuda"]) -> None:
+        self._workshop = workshop
+        if device == "cpu":
+            torch.set_num_threads(1)
+
+    def make(self, pieces: Sequence[Piece]) -> list[Settled] | ArachneError:
+        """What became of each piece, or an error that no other actor would be spared."""
+        settled: list[Settled] = []
+
+        def tell(event: Begun | Settled) -> None:
+            if isinstance(event, Settled):
+                settled.append(event)
+
+        try:
+            make_arrays(self._workshop, pieces, tell)
+        except ArachneError as error:
+            return error
+        return settled
+
+
+@dataclass(slots=True, kw_only=True)
+class _Crew:
+    """The batches, and which actor has which."""
+
+    workshop: Workshop
+    new_actor: Callable[[], Any]
+    on_settled: Callable[[Settled], None]
+    waiting: deque[tuple[Piece, ...]]
+    busy: dict[Any, tuple[Any, tuple[Piece, ...]]] = field(default_factory=dict[Any, Any])
+    deaths: Counter[str] = field(default_factory=Counter[str])
+    deaths_in_a_row: int = 0
+
+    def run(self, num_actors: int) -> None:
+        """Until every piece is settled."""
+        ray: Any = import_module("ray")
+        deaths = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
+
+        for _ in range(min(num_actors, len(self.waiting))):
+            self._give_batch(self.new_actor())
+        while self.busy:
+            (done, *_), _ = ray.wait(list(self.busy), num_returns=1)
+            actor, batch = self.busy.pop(done)
+            try:
+                self._hear(ray.get(done))
+            except deaths as error:
+                self._mourn(batch, str(error))
+                actor = self.new_actor()
+            self._give_batch(actor)
+
+    def _give_batch(self, actor: Any) -> None:
+        if self.waiting:
+            batch = self.waiting.popleft()
+            self.busy[actor.make.remote(batch)] = (actor, batch)
+
+    def _hear(self, answer: list[Settled] | ArachneError) -> None:
+        if isinstance(answer, ArachneError):
+            raise answer
+        self.deaths_in_a_row = 0
+        for event in answer:
+            self.on_settled(event)
+
+    def _mourn(self, batch: tuple[Piece, ...], how: str) -> None:
+        """Try the batch of an actor that ended again, piece by piece; reject a clip of many deaths.
+
+        Raises:
+            LostRankError: It is not a clip that ends them.
+        """
+        self.deaths_in_a_row += 1
+        key = batch[0].key
+        if len(batch) == 1:
+            self.deaths[key] += 1
+        is_at_fault = isinstance(batch[0], Latents) and self.deaths[key] >= _MOST_DEATHS
+        if self.deaths_in_a_row >= _MOST_DEATHS_IN_A_ROW:
+            raise LostRankError(
+                f"Ray's workers end before they have made anything ({how.splitlines()[0]}); free "
+                "memory or lower --workers, and prepare again to go on"
+            )
+        if not is_at_fault:
+            self.waiting.extend((piece,) for piece in batch)
+            return
+        reason = f"preparing it ended the process {_MOST_DEATHS} times"
+        self.workshop.store.rejections.add(key, reason)
+        self.on_settled(Settled(key=key, is_own=True, reason=reason))

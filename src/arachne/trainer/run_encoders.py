@@ -1,0 +1,34 @@
+"""The frozen encoders that a run names."""
+
+from arachne.models.encoders import first_frame_encoder, text_encoder_named, video_encoder_named
+from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.trainer.settings.model import ModelSettings
+
+
+def run_video_encoder(settings: ModelSettings, *, device: str = "cpu") -> VideoEncoder:
+    """What encodes a run's clips; with image to video their first frames as well.
+
+    Raises:
+        ConfigError: A folder holds no such encoder, or one that the family cannot use.
+    """
+    encoder = video_encoder_named(
+        settings.video_encoder,
+        family=settings.family,
+        device=device,
+        latents=settings.video_latents,
+        is_tiled=settings.video_tiling,
+    )
+    if not settings.image_to_video:
+        return encoder
+    return first_frame_encoder(encoder, settings.image_encoder, device=device)
+
+
+def run_text_encoder(settings: ModelSettings, *, device: str = "cpu") -> TextEncoder:
+    """What encodes a run's captions.
+
+    Raises:
+        ConfigError: The folder holds no such encoder, or transformers is not installed.
+    """
+    return text_encoder_named(
+        settings.text_encoder, settings.num_text_tokens, family=settings.family, device=device
+    )

@@ -1,0 +1,59 @@
+"""One dataset of a run: where it lies, and how often its clips come up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from arachne.core.errors import ConfigError
+from arachne.trainer.settings.checks import at_least, folder
+
+MOST_REPEATS = 1000.0
+LEAST_REPEATS = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSettings:
+    """An entry of `[[data.others]]`: a dataset that trains beside that of `data.path`.
+
+    Attributes:
+        path: As `data.path`.
+        repeats: As `data.repeats`.
+        weight: As `data.weight`.
+        resolution: In place of `data.resolution`; 0 takes that.
+        name: How its clips are told from others': `NAME:cats/a.mp4`. Empty takes the path's end.
+    """
+
+    path: str
+    repeats: float = 1.0
+    weight: float = 0.0
+    resolution: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        folder("data.others", path=self.path)
+        check_share("data.others", self.repeats, self.weight)
+        if self.resolution:
+            at_least("data.others", 16, most=16384, resolution=self.resolution)
+
+    @property
+    def label(self) -> str:
+        """Its name, as clips have it."""
+        return self.name or Path(self.path).name or self.path
+
+
+def check_share(section: str, repeats: float, weight: float) -> None:
+    """Refuse repeats and weights that mean nothing, and both at once.
+
+    Raises:
+        ConfigError: Names the setting.
+    """
+    if not LEAST_REPEATS <= repeats <= MOST_REPEATS:
+        raise ConfigError(
+            f"{section}.repeats is {repeats:g}; it must be between {LEAST_REPEATS:g} and "
+            f"{MOST_REPEATS:g}, where 1 is once an epoch"
+        )
+    at_least(section, 0, weight=weight)
+    if weight and repeats != 1.0:
+        raise ConfigError(
+            f"{section}.weight and {section}.repeats are both set; a weight is of the clips that "
+            "train, repeats are of each clip: leave one out"
+        )

@@ -1,0 +1,318 @@
+"""Image to video: a plain diffusers step, the family's pipeline, whole runs, and what is refused.
+
+Shape suffixes: those of `arachne.models.interface`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+from PIL import Image
+
+from arachne.core.bucket import Bucket
+from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
+from arachne.models.diffusers_module import build_transformer, diffusers_class, load_transformer
+from arachne.models.first_frame import FirstFrameEncoder
+from arachne.models.interface import FirstFrames
+from arachne.models.pretrained_vae import open_video_encoder
+from arachne.runtime import collectives
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.sequence_parallel import install, sequence_parallel
+from arachne.trainer.checkpoint_reader import newest
+from arachne.trainer.dataset import ClipArrays
+from arachne.trainer.export import ExportOptions, export
+from arachne.trainer.flow_matching import FlowMatching
+from arachne.trainer.generate import SampleRequest, generate
+from arachne.trainer.loop import train
+from arachne.trainer.objective import ClipSample, clip_losses
+from arachne.trainer.planning_shape import planning_shape
+from arachne.trainer.sampling import walk
+from arachne.trainer.sampling_model import first_frames, sampling_predict
+from arachne.trainer.settings.model import ModelSettings
+from arachne.trainer.settings.objective import ObjectiveSettings
+from tests.models.test_first_frame import save_image_encoder
+from tests.models.tiny_autoencoders import save_tiny_autoencoder, tiny_autoencoder
+from tests.models.tiny_transformers import tiny_inputs, tiny_shape
+from tests.runtime.rank_groups import open_groups
+from tests.runtime.tiny_wan import float64_everywhere
+from tests.trainer.plain_steps import level_of
+from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # diffusers of itself
+
+PIPELINES = {"wan": "WanImageToVideoPipeline", "skyreels_v2": "SkyReelsV2ImageToVideoPipeline"}
+INDICES = (200, 700)
+IMAGE = {"image_size": 6, "image_tokens": 3, "text_tokens": 512}
+"""Of models that attend to an image: diffusers' class counts on 512 text tokens."""
+
+CASES = {"wan": {}, "wan and CLIP": IMAGE, "skyreels_v2 and CLIP": IMAGE}
+
+
+def tiny_model(family: str, dtype=torch.float64, **sizes):
+    condition_channels = family_named(family).condition_channels
+    assert condition_channels is not None
+    shape = replace(tiny_shape(family), condition_channels=condition_channels(4), **sizes)
+    return build_transformer(shape, dtype=dtype, seed=0)
+
+
+def first_of(model, latents):
+    """Made first frames, one for each clip."""
+    generator = torch.Generator().manual_seed(5)
+
+    def normal(*size):
+        return torch.randn(*size, generator=generator)
+
+    shape = model.shape
+    states = normal(len(latents), shape.image_tokens, shape.image_size)
+    return FirstFrames(latents=normal(*latents.shape), states=states if shape.image_size else None)
+
+
+def plain_loss(module, clean, noise, text, first_latents, states, index):
+    """A training step of one clip, as one would write it with diffusers alone."""
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    timestep = scheduler.timesteps[index : index + 1]
+    noisy = scheduler.scale_noise(clean, timestep, noise)
+    num_frames = 4 * (clean.shape[2] - 1) + 1
+    mask = torch.zeros(1, num_frames, *clean.shape[3:], dtype=clean.dtype)
+    mask[:, 0] = 1.0
+    mask = torch.cat([mask[:, :1].repeat(1, 4, 1, 1), mask[:, 1:]], dim=1)
+    mask = mask.view(1, -1, 4, *clean.shape[3:]).transpose(1, 2)
+    predicted = module(
+        torch.cat([noisy, mask, first_latents], dim=1),
+        scheduler.sigmas[index : index + 1].double() * 1000.0,
+        text,
+        states,
+        return_dict=False,
+    )[0]
+    return (predicted - (noise - clean)).pow(2).mean()
+
+
+def errors_of(world, group, case):
+    """Relative errors of the losses and of the gradient, over all ranks of one launch."""
+    model = tiny_model(case.split()[0], **CASES[case])
+    latents, _, text = tiny_inputs(model, 2)
+    first = first_of(model, latents)
+    noise = torch.randn(latents.shape, generator=torch.Generator().manual_seed(9))
+    states = first.states if first.states is not None else [None, None]
+    samples = [
+        ClipSample(
+            arrays=ClipArrays(
+                latents=latents[clip].float().numpy(),
+                text=text[clip].float().numpy(),
+                first_latents=first.latents[clip].numpy(),
+                image_states=None if first.states is None else first.states[clip].numpy(),
+            ),
+            noise=noise[clip],
+            sigma=level_of("wan", index),
+            has_caption=True,
+        )
+        for clip, index in enumerate(INDICES)
+    ]
+    plain = diffusers_class(model.family)(**model.family.options(model.shape)).double()
+    plain.load_state_dict(model.module.state_dict())
+
+    def double(array):
+        return None if array is None else torch.as_tensor(array).double()[None]
+
+    expected_losses = torch.stack(
+        [
+            plain_loss(
+                plain,
+                double(sample.arrays.latents),
+                double(sample.noise),
+                double(sample.arrays.text),
+                double(sample.arrays.first_latents),
+                double(states[clip]),
+                INDICES[clip],
+            )
+            for clip, sample in enumerate(samples)
+        ]
+    )
+    expected = torch.autograd.grad(expected_losses.sum(), list(plain.parameters()))
+    install(model.module, model.layout)
+    with sequence_parallel(group):
+        losses = clip_losses(
+            model,
+            samples,
+            objective=FlowMatching(settings=ObjectiveSettings()),
+            null_text=torch.zeros(model.shape.text_tokens, model.shape.text_size),
+            device=torch.device("cpu"),
+            dtype=torch.float64,
+        )
+        (losses.sum() / world.size).backward()
+    squares = torch.zeros(2, dtype=torch.float64)
+    for parameter, wanted in zip(model.module.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        collectives.all_reduce_sum(parameter.grad, group)
+        squares += torch.stack([(parameter.grad - wanted).pow(2).sum(), wanted.pow(2).sum()])
+    off = (losses.detach() - expected_losses.detach()) / expected_losses.detach()
+    of_loss = float(off.abs().max())
+    return of_loss, float((squares[0] / squares[1]).sqrt())
+
+
+def errors_of_cases(world):
+    _, groups = open_groups(world)
+    with float64_everywhere():
+        return {case: errors_of(world, groups.world, case) for case in CASES}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("degree", [1, 2])
+def test_loss_and_gradient_are_those_of_a_plain_diffusers_step(degree):
+    for errors in run_ranks(degree, errors_of_cases):
+        assert set(errors) == set(CASES)
+        for case, found in errors.items():
+            assert max(found) < 1e-12, (case, found)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+@pytest.mark.parametrize("case", CASES)
+def test_a_video_is_drawn_as_the_family_s_pipeline_draws_it(tmp_path: Path, case, guidance):
+    family = case.split()[0]
+    model = tiny_model(family, torch.float32, **CASES[case])
+    model.module.eval()
+    noise, _, text = tiny_inputs(model, 1, torch.float32)
+    null = text.flip(2) * 0.5
+    frame = np.random.default_rng(3).integers(0, 256, (16, 80, 3)).astype(np.uint8)
+    states = first_of(model, noise).states
+    pipeline = getattr(diffusers, PIPELINES[family])(
+        tokenizer=None,
+        text_encoder=None,
+        vae=tiny_autoencoder("AutoencoderKLWan"),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        transformer=model.module,
+        image_processor=None,
+        image_encoder=None,
+    )
+    pipeline.encode_image = lambda *_: states  # random CLIP states; CLIP has a test of its own
+    pipeline.set_progress_bar_config(disable=True)
+    scheduler = pipeline.scheduler
+    needed = pipeline(
+        image=Image.fromarray(frame),
+        prompt_embeds=text,
+        negative_prompt_embeds=null,
+        latents=noise.clone(),
+        height=16,
+        width=80,
+        num_frames=17,
+        num_inference_steps=3,
+        guidance_scale=guidance,
+        output_type="latent",
+    ).frames
+    encoder = FirstFrameEncoder(
+        encoder=open_video_encoder(save_tiny_autoencoder("AutoencoderKLWan", tmp_path))
+    )
+    first = replace(first_frames(encoder, frame, 17, dtype=torch.float32), states=states)
+    sigmas = scheduler.sigmas.double().tolist()
+    steps = FlowMatching(settings=ObjectiveSettings()).sampler_steps(3, 25)
+    steps = tuple(
+        replace(step, level=at, move=after - at)
+        for step, at, after in zip(steps, sigmas, sigmas[1:], strict=False)
+    )
+    config = tiny_config(tmp_path, tmp_path)
+    found = walk(
+        sampling_predict(config, model, first=first),
+        noise,
+        text,
+        null_text_LD=null[0],
+        steps=steps,
+        guidance=guidance,
+    )
+    assert float((found - needed).norm() / needed.norm()) < 1e-5
+
+
+def run_of(clips: Path, folder: Path, **model) -> object:
+    config = tiny_config(clips, folder, steps=3)
+    config = changed(config, "model", image_to_video=True, **model)
+    return with_manifest(changed(config, "validation", every=2, noises=2))
+
+
+def losses_of(world, config):
+    with tiny_session(world, config) as (session, heard):
+        train(session, heard.listener, resume=False)
+    return [*heard.losses, *(loss for _, loss in heard.validations)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("encode", ["before", pytest.param("online", marks=pytest.mark.slow)])
+def test_a_run_has_the_same_curve_on_two_ranks_and_draws_and_exports(clips, tmp_path, encode):
+    curves = {}
+    for size in (1, 2):
+        config = changed(run_of(clips, tmp_path / str(size)), "data", encode=encode)
+        config = changed(config, "data", cache=str(tmp_path / f"cache-{size}"))
+        curves[size] = run_ranks(size, losses_of, (config,))[0]
+    assert len(curves[1]) >= 5
+    assert curves[2] == pytest.approx(curves[1], rel=1e-9)
+    if encode == "online":
+        return
+    checkpoint = newest(Path(config.run.dir), on_skip=print)
+    drawn = [drawn_from(config, checkpoint, tmp_path, grey) for grey in (0, 255)]
+    assert drawn[0].shape == (5, 16, 32, 3)
+    assert not np.array_equal(*drawn)
+    files = export(config, checkpoint, tmp_path / "out", ExportOptions(to="diffusers"))
+    assert files
+    loaded = load_transformer(
+        "wan", tmp_path / "out", dtype=torch.float32, text_tokens=config.model.num_text_tokens
+    )
+    assert loaded.shape.condition_channels == 4 + 48
+    settings = replace(config.model, pretrained=str(tmp_path / "out"))
+    assert planning_shape(settings) == loaded.shape
+
+
+def drawn_from(config, checkpoint, folder: Path, grey: int) -> np.ndarray:
+    path = folder / f"{grey}.png"
+    Image.fromarray(np.full((40, 40, 3), grey, np.uint8)).save(path)
+    request = SampleRequest(
+        prompt="a cat",
+        bucket=Bucket(width=32, height=16, frames=5),
+        steps=2,
+        guidance=2.0,
+        seed=0,
+        image=path,
+    )
+    with pytest.raises(ConfigError, match="trains image to video; name the picture"):
+        generate(config, checkpoint, replace(request, image=None))
+    return generate(config, checkpoint, request)
+
+
+@pytest.mark.slow
+def test_a_model_that_attends_to_the_image_trains(clips, tmp_path):
+    folder = str(save_image_encoder(tmp_path))
+    config = run_of(clips, tmp_path / "run", image_encoder=folder, text_tokens=512)
+    config = changed(config, "data", cache=str(tmp_path / "cache"))
+    found = run_ranks(1, losses_of, (config,))[0]
+    assert np.isfinite(found).all()
+    assert planning_shape(config.model).image_tokens == 5
+
+
+def test_what_cannot_be_image_to_video_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"image_to_video is not built for family 'ltx'; .*wan"):
+        ModelSettings(family="ltx", image_to_video=True)
+    with pytest.raises(ConfigError, match=r"image_encoder is 'clip', but nothing looks at images"):
+        ModelSettings(image_encoder="clip")
+    config = tiny_config(tmp_path, tmp_path)
+    sampling = {"sample_every": 1, "prompts": ("a", "b"), "sample_shape": "32x16x5"}
+    with pytest.raises(ConfigError, match="names 0 pictures, and this run draws 2"):
+        changed(changed(config, "model", image_to_video=True), "validation", **sampling)
+    with pytest.raises(ConfigError, match="names 1 pictures, and this run draws 0"):
+        changed(config, "validation", images=("a.png",), **sampling)
+
+
+def test_weights_of_the_other_kind_are_refused_with_the_setting(tmp_path):
+    tiny_model("wan", torch.float32).module.save_pretrained(tmp_path / "transformer")
+    with pytest.raises(ConfigError, match=r"a model of image to video; set model\.image_to_video"):
+        planning_shape(ModelSettings(pretrained=str(tmp_path), text_tokens=5))
+    plain = build_transformer(tiny_shape("wan"), dtype=torch.float32, seed=0)
+    plain.module.save_pretrained(tmp_path / "plain" / "transformer")
+    with pytest.raises(ConfigError, match="a model of text to video; set"):
+        planning_shape(ModelSettings(pretrained=str(tmp_path / "plain"), image_to_video=True))
+    seeing = tiny_model("wan", torch.float32, **IMAGE)
+    seeing.module.save_pretrained(tmp_path / "seeing" / "transformer")
+    settings = ModelSettings(pretrained=str(tmp_path / "seeing"), image_to_video=True)
+    with pytest.raises(ConfigError, match=r"attends to .*; name its folder as model\.image_enc"):
+        planning_shape(settings)

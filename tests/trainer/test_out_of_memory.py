@@ -1,0 +1,216 @@
+"""Runs in which a rank runs out of memory: the step is skipped, or the run ends and says what to
+plan with; both are known to the planner from then on, also after the run was resumed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arachne.core.cascade import Cascade
+from arachne.core.errors import DataError, InfeasibleError, RankMemoryError
+from arachne.core.launch_mode import WHOLE
+from arachne.core.placed_plan import PlacedPlan
+from arachne.core.strict_json import from_json
+from arachne.core.units import bytes_text
+from arachne.cost.cluster_files import load_cluster
+from arachne.cost.launch_modes import CostOptions
+from arachne.cost.memory import MemoryUse, raised_reserve
+from arachne.cost.model import CostModel
+from arachne.runtime.launcher import run_ranks
+from arachne.runtime.progress import Unwatched
+from arachne.runtime.world import World
+from arachne.trainer import step
+from arachne.trainer.config import RunConfig
+from arachne.trainer.loop import train
+from arachne.trainer.memory_reports import (
+    MEMORY_REPORTS,
+    MemoryReport,
+    RaisedReserves,
+    memory_report,
+    still_fits,
+)
+from arachne.trainer.planning import PlanRequest, plan_batch
+from tests.cost.test_model import COSTS
+from tests.planner.problems import batch_of
+from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
+
+CULPRIT = 1
+FULL_STEP = 2
+
+
+class FullIn(Unwatched):
+    """Memory is full in one step, when this rank has issued so many collectives in it."""
+
+    def __init__(self, num_issued: int) -> None:
+        self._num_issued = num_issued
+        self._left = -1
+
+    def begin_step(self, step: int, launch_texts: Any) -> None:
+        self._left = self._num_issued if step == FULL_STEP else -1
+
+    def issued(self, operation: str, ranks: tuple[int, ...]) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise torch.OutOfMemoryError("planted")
+
+
+def run_until_full(world: World, config: RunConfig, num_issued: int | None, resume: bool) -> Any:
+    """Train; memory of rank 1 is full at one collective of step 1, or before its forward there."""
+    with tiny_session(world, config) as (session, heard):
+        known = session.raised_reserves.pairs
+        kept, is_full = step.slot_losses, False
+
+        def losses(*args: Any) -> Any:
+            nonlocal is_full
+            if world.rank == CULPRIT and len(heard.reports) == FULL_STEP and not is_full:
+                is_full = True
+                raise torch.OutOfMemoryError("planted")
+            return kept(*args)
+
+        if num_issued is not None and world.rank == CULPRIT:
+            session.recorder.progress = FullIn(num_issued)
+        elif not resume and num_issued is None:
+            step.slot_losses = losses
+        train(session, heard.listener, resume=resume)
+        requested = session.plan_request(0, session.costs(_cluster(session)).cluster)
+        return heard, known, requested.costs.state.raised_reserves
+
+
+def _cluster(session: Any) -> Any:
+    return load_cluster(f"cpux{session.world.size}")
+
+
+@pytest.fixture
+def config(clips, tmp_path) -> RunConfig:
+    """Every launch is on all ranks; a checkpoint after each step."""
+    run = tiny_config(clips, tmp_path / "run", steps=4)
+    run = changed(changed(run, "planner", name="static_sp"), "checkpoint", every=1)
+    return with_manifest(run)
+
+
+def reports_in(config: RunConfig) -> list[MemoryReport]:
+    paths = sorted(Path(config.run.dir).glob(MEMORY_REPORTS))
+    return [from_json(path.read_bytes(), MemoryReport, what=path.name) for path in paths]
+
+
+@pytest.mark.distributed
+def test_without_memory_before_the_first_collective_all_ranks_skip_the_step_and_plan_with_more(
+    config,
+):
+    by_rank = run_ranks(2, run_until_full, (config, None, False))
+    (report,) = reports_in(config)
+    for heard, known, requested in by_rank:
+        bad = heard.reports[FULL_STEP]
+        assert [each.outcome.is_updated for each in heard.reports] == [True, True, False, True]
+        assert bad.outcome.given_up == (report.launch,)
+        assert known == ()
+        assert requested == ((report.num_tokens, report.reserve_share),)
+    assert report.rank is None
+    said = "\n".join(by_rank[0][0].said)
+    clip = report.clips[0]
+    assert f"step 3: out of memory (clips {clip!r} ({report.bucket}, noise level 0." in said
+    assert "ranks 0, 1)" in said
+    assert f"from now on with {bytes_text(report.raised_bytes)}; {config.run.dir}/out-of" in said
+    assert report.raised_bytes > report.expected_bytes
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("num_issued", [4, pytest.param(9, marks=pytest.mark.slow)])
+def test_inside_a_launch_the_run_ends_with_a_report_and_is_resumed_with_a_raised_estimate(
+    config, num_issued
+):
+    with pytest.raises(RankMemoryError) as error:
+        run_ranks(2, run_until_full, (config, num_issued, False))
+    (report,) = reports_in(config)
+    assert (report.step, report.rank, report.ranks) == (FULL_STEP, CULPRIT, (0, 1))
+    line = str(error.value)
+    assert line.startswith(
+        f"step 3: rank 1 is out of memory in launch {report.launch} (dit of {report.bucket}, "
+        f"{report.clips[0]!r}"
+    )
+    assert "on ranks 0-1), planned with" in line
+    assert "where the others wait; report: " in line
+    assert "--resume" in line
+
+    for heard, known, _ in run_ranks(2, run_until_full, (config, None, True)):
+        assert known == ((report.num_tokens, report.reserve_share),)
+        assert [each.step for each in heard.reports][-2:] == [FULL_STEP, FULL_STEP + 1]
+        assert all(each.outcome.is_updated for each in heard.reports)
+
+
+def tight_costs(spare: float) -> CostModel:
+    """Of a clip that just fits on one GPU, nothing recomputed, with this much to spare."""
+    costs = replace(COSTS, cluster=load_cluster("h100x4"), options=CostOptions(recompute="auto"))
+    need_bytes = costs.memory_in(WHOLE, CLIP, 1).total
+    device = replace(costs.cluster.device, memory_bytes=need_bytes * (1.0 + spare))
+    return replace(costs, cluster=replace(costs.cluster, device=device))
+
+
+SHAPE = "832x480x81"
+BATCH = batch_of(*[SHAPE] * 8)
+CLIP = Cascade(
+    module="dit", slots=(0,), bucket=BATCH.clips[0].bucket, num_tokens=BATCH.clips[0].num_tokens
+)
+
+
+def with_report(costs: CostModel, report: MemoryReport) -> CostModel:
+    reserves = RaisedReserves(dict(costs.state.raised_reserves))
+    reserves.take(report)
+    return replace(costs, state=replace(costs.state, raised_reserves=reserves.pairs))
+
+
+def kinds_of(plan: PlacedPlan) -> set[Any]:
+    return {(launch.degree, launch.mode.recompute_layers) for launch in plan.launches}
+
+
+@pytest.mark.parametrize(("spare", "num_raised"), [(0.0, 1), (0.3, 1), (5.0, 3)])
+def test_what_ran_out_of_memory_is_not_planned_again(spare, num_raised):
+    costs = tight_costs(spare)
+    first = plan_batch(PlanRequest(batch=BATCH, costs=costs, iterations=20))
+    assert kinds_of(first) == {(1, 0)}, "whole clips on one GPU each are fastest"
+    plan, num_times = first, 0
+    while (1, 0) in kinds_of(plan):
+        costs = with_report(costs, memory_report(costs, BATCH, plan, 0))
+        plan = plan_batch(PlanRequest(batch=BATCH, costs=costs, iterations=20))
+        num_times += 1
+    assert num_times == num_raised, "an estimate at most doubles at once"
+    assert not still_fits(costs, first)
+    assert still_fits(costs, plan)
+
+
+def test_a_clip_that_fits_nowhere_after_all_is_named():
+    costs = replace(tight_costs(0.0), options=CostOptions())
+    alone = replace(costs, cluster=replace(costs.cluster, num_nodes=1, gpus_per_node=1))
+    need_bytes = alone.memory_in(WHOLE, CLIP, 1).total
+    device = replace(alone.cluster.device, memory_bytes=need_bytes)
+    alone = replace(alone, cluster=replace(alone.cluster, device=device))
+    plan = plan_batch(PlanRequest(batch=batch_of(SHAPE), costs=alone))
+    raised = with_report(alone, memory_report(alone, BATCH, plan, 0))
+    with pytest.raises(InfeasibleError, match=r"of 832x480x81, 32,760 tokens, needs .* reserve"):
+        plan_batch(PlanRequest(batch=batch_of(SHAPE), costs=raised))
+
+
+def test_other_shapes_are_planned_as_before():
+    costs = tight_costs(1.0)
+    plan = plan_batch(PlanRequest(batch=BATCH, costs=costs, iterations=20))
+    raised = with_report(costs, memory_report(costs, BATCH, plan, 0))
+    other = replace(CLIP, num_tokens=CLIP.num_tokens - 1)
+    assert raised.memory(other, (0,)) == costs.memory(other, (0,))
+    assert raised.memory(CLIP, (0,)).reserve > costs.memory(CLIP, (0,)).reserve == 0.0
+
+
+def test_an_estimate_is_raised_beyond_the_limit_but_at_most_doubled():
+    use = MemoryUse(weights=60.0, activations=30.0, workspace=10.0, reserve=20.0)
+    assert raised_reserve(use, 70.0) == pytest.approx(1.01 * 1.5 - 1.0), "it was over it already"
+    assert raised_reserve(use, 130.0) == pytest.approx(1.01 * 70 / 40 - 1.0)
+    assert raised_reserve(use, 1000.0) == pytest.approx(2.0)
+
+
+@pytest.mark.distributed
+def test_a_report_that_cannot_be_read_ends_the_run_in_one_line(config):
+    path = Path(config.run.dir) / "out-of-memory-1-launch-0.json"
+    path.write_text("{")
+    with pytest.raises(DataError, match=r"report '.*out-of-memory-1-launch-0.json' cannot be read"):
+        run_ranks(1, run_until_full, (config, None, False))
