@@ -99,6 +99,21 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert "Traceback" not in pipe.stderr
 
 
+def test_a_full_disk_behind_the_output_is_one_line():
+    code = "import sys; from arachne.cli.main import main; sys.exit(main(['doctor']))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("arachne: no space left for what it writes; free some\n")
+    assert done.returncode == 2
+
+
 def test_no_verb_needs_torch_to_say_what_it_is_for():
     code = (
         "import sys; from arachne.cli.main import _parser; _parser(); "

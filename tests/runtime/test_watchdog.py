@@ -45,7 +45,7 @@ def hung(folder: Path, operation: str, hang: str) -> tuple[str, str]:
             timeout_s=collective_timeout_s(TIMEOUT_S),
         )
     took_s = time.monotonic() - float((folder / "hangs since").read_text())
-    assert took_s < 2 * TIMEOUT_S + 3.0, "some seconds for a loaded machine"
+    assert took_s < 2 * TIMEOUT_S + 10.0, "ten seconds for a loaded machine"
     return str(caught.value), (folder / f"hang-{STEP + 1}.txt").read_text()
 
 

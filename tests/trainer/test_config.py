@@ -10,6 +10,8 @@ import pytest
 from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import load_toml
 from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.dataset import DatasetSettings
 from arachne.trainer.settings.objective import ObjectiveSettings
 from arachne.trainer.settings.optimizer import OptimizerSettings
 
@@ -225,3 +227,17 @@ def test_the_other_expert_needs_noise_levels_of_its_own(path):
         load_toml(path, RunConfig, overrides=["model.other_expert=a"])
     overrides = ["model.other_expert=a", "objective.timestep_range=[0.875, 1.0]"]
     assert load_toml(path, RunConfig, overrides=overrides).model.other_expert == "a"
+
+
+def test_datasets_that_are_one_or_whose_names_would_be_misread_are_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "clips")
+    for other in (tmp_path / "clips", tmp_path / "link"):
+        with pytest.raises(ConfigError, match=r"a dataset that the run has already; .*repeats = 2"):
+            DataSettings(
+                path=f"{tmp_path}/clips/",
+                cache="cache",
+                others=(DatasetSettings(path=str(other)),),
+            )
+    for name in ("a:b", "../x"):
+        with pytest.raises(ConfigError, match=r"data\.others\.name '.*' holds a sign .*; leave out"):
+            DatasetSettings(path="more", name=name)

@@ -5,6 +5,7 @@
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["PYTHONWARNINGS"] = ",".join({*filters, _QUIET_TRACKER} - {""})
     try:
         arguments = _parser().parse_args(argv)
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()  # here, where it can still be said that it fails
+        return code
     except ArachneError as error:
         print(f"arachne: {error}", file=sys.stderr)
         return 2
@@ -41,9 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("arachne: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone, for example `| head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader has gone, for example `| head`
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        print("arachne: no space left for what it writes; free some", file=sys.stderr)
+        return 2
+
+
+def _drop_output() -> None:
+    """Let what was printed and not yet written go nowhere, instead of failing once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

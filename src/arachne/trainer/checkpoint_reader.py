@@ -124,10 +124,15 @@ def newest(
                 on_skip(f"skipped: {error}")
             else:
                 return folder.path
-    found = f"none of its {num_skipped} checkpoints is whole" if num_skipped else "no checkpoint"
+    if not num_skipped:
+        raise CheckpointError(
+            f"run {str(run_dir)!r}: no checkpoint in {str(root)!r}; restore one from a copy, or "
+            "start the run without --resume"
+        )
     raise CheckpointError(
-        f"run {str(run_dir)!r}: {found} in {str(root)!r}; restore one from a copy, or start the "
-        "run without --resume"
+        f"run {str(run_dir)!r}: none of its {num_skipped} checkpoints is whole in {str(root)!r}; "
+        f"see why with: arachne checkpoints {run_dir} --verify; restore one from a copy, or start "
+        "anew in another run.dir"
     )
 
 
@@ -233,8 +238,8 @@ def _check_index(path: Path, index: CheckpointIndex) -> None:
     state = index.state
     if path.name.removesuffix(REPLACED) != step_name(state.step):
         raise CheckpointError(
-            f"checkpoint {path.name} is of step {state.step}; rename its folder to "
-            f"{step_name(state.step)}"
+            f"checkpoint {path.name} is of step {state.step}; delete it where "
+            f"{step_name(state.step)} is there too, or else give it that name"
         )
     for shard in index.shards:
         if not _SHARD_NAME.fullmatch(shard.name):

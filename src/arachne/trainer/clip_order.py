@@ -55,8 +55,9 @@ class ClipOrder:
     def text(self, num_steps: int) -> str:
         """How epochs and a run's steps go together, in words."""
         clips, steps = float(self.stream.items_per_epoch), float(self.steps_per_epoch)
+        plural = "step" if steps == 1.0 else "steps"
         return (
-            f"one epoch is {clips:.4g} clips in {steps:.4g} steps; the run's {num_steps:,} are "
+            f"one epoch is {clips:.4g} clips in {steps:.4g} {plural}; the run's {num_steps:,} are "
             f"{num_steps / steps:.3g} epochs"
         )
 

@@ -1,5 +1,6 @@
 """The section `[data]` of a run file."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,6 +78,14 @@ class DataSettings:
         _ = self.shape_rules  # checks the rest
 
     def _check_others(self) -> None:
+        roots = [os.path.realpath(path) for path in (self.path, *(o.path for o in self.others))]
+        pairs = zip(self.others, roots[1:], strict=True)
+        again = next((other.path for other, root in pairs if roots.count(root) > 1), None)
+        if again is not None:
+            raise ConfigError(
+                f"data.others.path {again!r} is a dataset that the run has already; to train its "
+                "clips twice as often, set repeats = 2"
+            )
         labels = [other.label for other in self.others]
         twice = next((label for label in labels if labels.count(label) > 1), None)
         if twice is not None:

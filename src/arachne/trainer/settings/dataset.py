@@ -30,6 +30,11 @@ class DatasetSettings:
 
     def __post_init__(self) -> None:
         folder("data.others", path=self.path)
+        if any(sign in self.name for sign in ":/\\"):
+            raise ConfigError(
+                f"data.others.name {self.name!r} holds a sign that parts datasets from files; "
+                "leave out ':', '/' and '\\'"
+            )
         check_share("data.others", self.repeats, self.weight)
         if self.resolution:
             at_least("data.others", 16, most=16384, resolution=self.resolution)
