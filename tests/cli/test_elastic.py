@@ -18,7 +18,7 @@ from arachne.reporting.run_files import read_metrics, read_plans
 from arachne.trainer.checkpoint_files import checkpoints_dir, step_folders
 from arachne.trainer.checkpoint_reader import newest, verified
 from tests.cli.test_train import ENVIRONMENT
-from tests.trainer.tiny_runs import changed, make_clips, tiny_config, with_manifest
+from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def run_dir(tmp_path) -> Path:
     config = tiny_config(
         make_clips(tmp_path / "clips"), tmp_path / "run", steps=100_000, dtype="float32"
     )
-    config = changed(with_manifest(config), "checkpoint", every=3, keep=2)
+    config = changed(config, "checkpoint", every=3, keep=2)
     write_resolved(changed(config, "logging", trace_every=0), tmp_path / "run.toml")
     return tmp_path / "run"
 

@@ -239,5 +239,7 @@ def test_datasets_that_are_one_or_whose_names_would_be_misread_are_refused(tmp_p
                 others=(DatasetSettings(path=str(other)),),
             )
     for name in ("a:b", "../x"):
-        with pytest.raises(ConfigError, match=r"data\.others\.name '.*' holds a sign .*; leave out"):
+        with pytest.raises(
+            ConfigError, match=r"data\.others\.name '.*' holds a sign .*; leave out"
+        ):
             DatasetSettings(path="more", name=name)
