@@ -45,13 +45,13 @@ def hung(folder: Path, operation: str, hang: str) -> tuple[str, str]:
             timeout_s=collective_timeout_s(TIMEOUT_S),
         )
     took_s = time.monotonic() - float((folder / "hangs since").read_text())
-    assert took_s < 2 * TIMEOUT_S + 20.0, "what a loaded machine and a process of gigabytes add"
+    assert took_s < 2 * TIMEOUT_S + 1.0, "a second for a loaded machine"
     return str(caught.value), (folder / f"hang-{STEP + 1}.txt").read_text()
 
 
 def check_error(error: str, folder: Path, doing: str) -> None:
     start = (
-        rf"^rank {CULPRIT} has not answered for \d+\.\d s.*, in launch {HANGING_LAUNCH} \(dit of "
+        rf"^rank {CULPRIT} has not answered for [12]\.\d s.*, in launch {HANGING_LAUNCH} \(dit of "
     )
     assert re.search(rf"{start}.*'clip 2', on ranks 0-3\) of step {STEP + 1}, {doing}; ", error), (
         error
