@@ -42,7 +42,7 @@ from video_readers import Pace, installed_peers, pace_of, readers
 from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip
 from arachne.core.ledger import LedgerRow
-from arachne.data.decode import cover_size
+from arachne.data.frame_size import scaled_size
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Store
 
@@ -219,7 +219,12 @@ def measured(
     cores = len(os.sched_getaffinity(0))
     paths = made_videos(folder, source, num_clips)
     rows = rows_of(paths, [source.bucket])
-    others = readers(cover_size(source.width, source.height, source.bucket), absent)
+    others = readers(
+        scaled_size(
+            source.width, source.height, (source.bucket.width, source.bucket.height), "crop"
+        ),
+        absent,
+    )
     paces: dict[str, list[Pace]] = {name: [] for name in ("arachne", *others)}
     for number in range(num_rounds):
         for name, read in others.items():

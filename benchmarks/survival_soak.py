@@ -49,7 +49,8 @@ WORLD_SIZES = (1, 2, 3, 4)
 LOSS_TOLERANCE = 1e-4
 STEP_S = 0.15
 """Slept in each step of the run that is disturbed, so that the undisturbed one takes less long."""
-LAST_STEPS = 5
+LAST_STEPS = 60
+"""Done at the end without disturbance, so that ranks live long enough to be seen leaking."""
 _HELD_EVERY = 10
 _ENDLESS = 1_000_000
 BAD_CLIP = "c.mp4"
@@ -112,7 +113,7 @@ def _disturbed_and_compared(
         tally.count(f"round {round_number}, {what} of {ranks} ranks", faults, seconds=seconds)
         tally.add(what)
         round_number += 1
-    compared(root, config, tally, ranks=world_sizes[0], is_exact=len(world_sizes) == 1)
+    compared(root, config, tally, world_sizes=world_sizes)
 
 
 def without_a_clip() -> None:
@@ -180,14 +181,17 @@ def faults_of_end(what: str, ended: Ended, seconds: float) -> list[str]:
     return faults
 
 
-def compared(root: Path, config: RunConfig, tally: Tally, *, ranks: int, is_exact: bool) -> None:
+def compared(root: Path, config: RunConfig, tally: Tally, *, world_sizes: tuple[int, ...]) -> None:
     """End the disturbed run some steps on, do the same undisturbed, and compare all they left."""
     soaked_dir = Path(config.run.dir)
     steps = CheckpointReader(newest(soaked_dir, _never)).state.step + LAST_STEPS
     last = changed(config, "run", steps=steps)
     clean = moved(last, root / "clean")
-    for own in (last, clean):
-        ended = finished(own, ranks=ranks, plant=without_a_clip)
+    for own, ranks, plant in (
+        (last, world_sizes[-1], held_noted(root / "held", step_s=0.0)),
+        (clean, world_sizes[0], without_a_clip),
+    ):
+        ended = finished(own, ranks=ranks, plant=plant)
         assert ended.code in (0, 3), ended.said  # 3: done, with a clip left out
     tally.others["steps"] = steps
     found, needed = outcome_of(soaked_dir), outcome_of(Path(clean.run.dir))
@@ -195,7 +199,7 @@ def compared(root: Path, config: RunConfig, tally: Tally, *, ranks: int, is_exac
     tally.others["largest_loss_error"] = error
     tally.count("losses", [] if error <= LOSS_TOLERANCE else [f"differ by {error}"])
     tally.count("steps", [] if list(found.losses) == list(needed.losses) else ["others"])
-    if is_exact:
+    if len(world_sizes) == 1:
         other = difference(found, needed)
         tally.count("weights and losses, bit for bit", [other] if other else [])
     tally.count("ledger, sampler position and clips left out", others_of(soaked_dir, clean))
@@ -245,7 +249,9 @@ def held_noted(folder: Path, step_s: float) -> Plant:
                 }
             )
             if len(held) % _HELD_EVERY == 0:
-                (folder / f"{os.getpid()}.json").write_text(json.dumps(held))
+                part = folder / f"{os.getpid()}.part"  # it may be killed in the middle
+                part.write_text(json.dumps(held))
+                part.rename(part.with_suffix(".json"))
 
         Recalibrator.after_step = after_step
 
@@ -255,16 +261,18 @@ def held_noted(folder: Path, step_s: float) -> Plant:
 def grown_ranks(folder: Path) -> list[str]:
     """Ranks that hold more at their end than at their beginning; the least of ten steps counts."""
     grown: list[str] = []
-    for path in sorted(folder.iterdir()):
+    num_judged = 0
+    for path in sorted(folder.glob("*.json")):
         held = json.loads(path.read_text())[_HELD_EVERY // 2 :]
         if len(held) < 2 * _HELD_EVERY:
             continue
+        num_judged += 1
         for name in held[0]:
             first = min(each[name] for each in held[:_HELD_EVERY])
             last = min(each[name] for each in held[-_HELD_EVERY:])
             if last > first:
                 grown.append(f"{name}: {first}, then {last} after {len(held)} steps")
-    return grown
+    return grown if num_judged else ["no rank lived long enough to be judged"]
 
 
 def _never(line: str) -> None:

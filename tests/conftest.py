@@ -14,13 +14,13 @@ settings.load_profile("arachne")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=200, help="random cases of slow tests")
+    parser.addoption("--cases", type=int, help="random cases of slow tests")
 
 
 @pytest.fixture
 def num_cases(request: pytest.FixtureRequest) -> int:
     """How many random cases a slow test tries."""
-    return request.config.getoption("--cases")
+    return request.config.getoption("--cases") or 200
 
 
 @pytest.fixture(autouse=True, scope="session")

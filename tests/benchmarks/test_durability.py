@@ -10,6 +10,7 @@ import survival_kills
 from survival import PARTS
 from survival_disks import full_saves, why_no_own_disk
 from survival_saves import SAVED_STEPS, disturbed, prepared, refused_calls, syscalls
+from survival_soak import grown_ranks
 from survival_tally import Tally, tally_of
 from traced import why_no_strace
 
@@ -68,9 +69,10 @@ def test_a_killed_rank_is_named_and_its_run_resumes_bit_for_bit(tmp_path, monkey
 @pytest.mark.distributed
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", list(PARTS))
-def test_more_of_each_part(name, tmp_path):
+def test_more_of_each_part(name, tmp_path, request):
     tally = Tally()
-    cases = {"slow_steps": 100, "soak": 60, "exact_soak": 60}.get(name, 5 * PARTS[name].quick or 4)
+    few = {"slow_steps": 100, "soak": 60, "exact_soak": 60}.get(name, 5 * PARTS[name].quick or 4)
+    cases = min(request.config.getoption("--cases") or few, PARTS[name].full)
     PARTS[name].work(tmp_path, cases, random.Random(SEED), tally)
     assert tally.is_good, tally.failures
 
@@ -102,6 +104,19 @@ def test_the_figures_have_one_key_for_each_kind_and_count_all_its_parts(tmp_path
     monkeypatch.setattr("sys.argv", again)
     durability.main()
     assert json.loads(file.read_text())["kills"] == {"tried": 7, "resumed": 3}
+
+
+def test_ranks_that_hold_more_and_more_are_noticed_and_none_that_is_judged_as_well(tmp_path):
+    def note(pid: int, held: list[int]) -> None:
+        (tmp_path / f"{pid}.json").write_text(json.dumps([{"descriptors": each} for each in held]))
+
+    note(1, 20 * [3])
+    (tmp_path / "2.part").write_text("[{")
+    assert grown_ranks(tmp_path) == ["no rank lived long enough to be judged"]
+    note(3, [9, *(30 * [4, 6])])
+    assert grown_ranks(tmp_path) == []
+    note(4, [4 + step // 10 for step in range(60)])
+    assert grown_ranks(tmp_path) == ["descriptors: 4, then 9 after 55 steps"]
 
 
 def test_a_tally_goes_on_from_its_figures():

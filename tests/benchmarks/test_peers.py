@@ -66,3 +66,9 @@ def test_ratios_are_of_mean_seconds_and_the_best_peer_is_as_used():
     row = result["peers"]["ddp"]["homogeneous"]
     assert (row["steps_per_s"], row["clips_per_s"]) == (0.5, 4.0)
     assert row["loss_error"] == pytest.approx(0.1)
+
+
+def test_a_race_of_one_set_alone_tells_of_that_set():
+    seconds = {"arachne": [2.0], "ddp": [3.0], "deepspeed": [2.5], "deepspeed_ulysses": [4.0]}
+    found = {"seconds": seconds, "losses": {name: [1.0] for name in seconds}}
+    assert peers.summary({"homogeneous": found})["speedup"] == {"homogeneous": 1.25}

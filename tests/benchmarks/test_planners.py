@@ -103,6 +103,24 @@ def test_every_planner_is_at_or_above_the_bound(tiny: Setting, monkeypatch: pyte
     assert 1.0 <= density["over_proved_geomean"] <= density["geomean"] <= density["worst"]
 
 
+def test_batches_above_what_is_aimed_at_are_named_with_what_is_proved(
+    tiny: Setting, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("ortools")
+    monkeypatch.setattr(planner_figures, "PEERS", {})
+    comparison = Comparison.empty()
+
+    for most_ratio in (2.0, 1.0):
+        assert comparison.above == []
+        monkeypatch.setattr(planner_figures, "MOST_RATIO", {2: most_ratio})
+        comparison.run(replace(tiny, num_batches=1, iterations=500))
+
+    ratios = comparison.settings["t2v/30ms/4gpus/2clips"]["planners"]["arachne"]["ratios"]
+    assert [one["arachne"] for one in comparison.above] == ratios
+    # The search found the shortest plans, which the configuration bound is below.
+    assert [one["proved"] for one in comparison.above] == pytest.approx(ratios, rel=1e-4)
+
+
 def test_a_planner_longer_than_a_baseline_is_counted(
     tiny: Setting, monkeypatch: pytest.MonkeyPatch
 ):
@@ -180,3 +198,4 @@ def test_the_file_has_the_agreed_form(
         "cap_violations",
     }
     assert result["law5"] == {"batches": 2, "worse": 0}
+    assert result["above"] == []

@@ -76,6 +76,8 @@ def test_a_flipped_bit_is_found_when_asked_for(
     code, found = _listed(capsys, run_dir, "--verify")
     assert code == 3
     faults = [row["fault"] for row in found["checkpoints"]]
+    conditions = [row["condition"] for row in found["checkpoints"]]
+    assert conditions == ["whole", "damaged", "whole"]
     assert faults[0] == faults[2] == ""
     assert faults[1].startswith("shard-00001.safetensors is damaged")
 
@@ -89,6 +91,7 @@ def test_a_damaged_index_and_an_unfinished_folder_are_told_apart(
     assert code == 3
     unfinished, damaged, *_ = found["checkpoints"]
     assert (unfinished["condition"], unfinished["fault"]) == ("unfinished", "")
+    assert damaged["condition"] == "damaged"
     assert damaged["fault"].startswith("index.json is damaged")
 
 
@@ -165,6 +168,16 @@ def test_options_that_cannot_work_are_refused(
     assert main(["checkpoints", str(run_dir), *options]) == 2
     assert message in capsys.readouterr().err
     assert len(_names(run_dir)) == 3
+
+
+def test_a_number_that_is_none_is_one_line(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["checkpoints", str(run_dir), "--prune", "--keep", "x"])
+    assert end.value.code == 2
+    line = "arachne: argument --keep: invalid int value: 'x'; see arachne checkpoints --help\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_folder_without_checkpoints_is_refused(

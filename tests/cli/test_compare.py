@@ -9,8 +9,11 @@ import pytest
 
 from arachne.cli import compare, plan
 from arachne.core.errors import ArachneError, ConfigError, DataError, InfeasibleError
+from arachne.core.placed_plan import PlacedPlan
 from arachne.planner import flexsp
 from arachne.planner.registry import PEERS, PLANNERS
+from arachne.trainer import planning
+from arachne.trainer.planning import PlanRequest, plan_batch
 from tests.data.media import write_ramp
 
 RUN_FILE = """
@@ -138,10 +141,38 @@ def test_what_cannot_work_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_page_that_cannot_be_written_is_said(run_file):
-    words = ["--cluster", "cpux2", "--steps", "1", "--html", "/nowhere/a.html"]
-    with pytest.raises(DataError, match=r"cannot write '/nowhere/a.html': .*; choose another"):
-        ran(plan, run_file, *words)
+def test_planners_that_a_run_may_use_are_planned_and_placed_as_in_a_run(
+    run_file, capsys, monkeypatch
+):
+    asked: list[str] = []
+
+    def counted(request: PlanRequest) -> PlacedPlan:
+        asked.append(request.planner)
+        return plan_batch(request)
+
+    monkeypatch.setattr(planning, "plan_batch", counted)
+    words = ["--cluster", "cpux2", "--steps", "1", "--planners", "arachne,static_sp,fcp", "--json"]
+
+    assert ran(compare, run_file, *words) == 0
+
+    assert asked == ["arachne", "static_sp"]
+    assert set(json.loads(capsys.readouterr().out)["planners"]) == {"arachne", "static_sp", "fcp"}
+
+
+@pytest.mark.parametrize("verb", [plan, compare])
+def test_a_page_that_cannot_be_written_is_said_before_anything_is_read(verb, tmp_path):
+    for page, message in (
+        ("/nowhere/a.html", r"'/nowhere/a.html': there is no folder '/nowhere'; choose another"),
+        (str(tmp_path), r"it is a folder; name a file in it"),
+        (str(tmp_path / ("a" * 300)), r"File name too long; choose another"),
+    ):
+        with pytest.raises(DataError, match=message):
+            ran(verb, "no-such-run.toml", "--cluster", "cpux2", "--html", page)
+
+
+def test_a_page_that_cannot_be_written_in_the_end_is_said(run_file):
+    with pytest.raises(DataError, match=r"cannot write '/dev/full': No space left .*; choose"):
+        ran(plan, run_file, "--cluster", "cpux2", "--steps", "1", "--html", "/dev/full")
 
 
 def test_a_dataset_without_a_usable_clip_is_refused(run_file, tmp_path):

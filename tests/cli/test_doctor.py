@@ -3,16 +3,18 @@
 import importlib.metadata
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from arachne.cli import doctor
-from arachne.cli.doctor_of_run import findings_of_run
+from arachne.cli.doctor_of_run import _state_bytes, findings_of_run
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from tests.trainer.tiny_runs import changed, tiny_config
@@ -137,3 +139,61 @@ def test_gpus_are_held_against_the_cluster_file_and_the_state(tmp_path: Path) ->
     assert verdicts(24e9)["cluster"] == "fault"
     assert verdicts(24e9)["state"] == "warning"
     assert verdicts(1e12)["state"] == "good"
+
+
+def test_few_bytes_for_as_many_checkpoints_as_are_kept_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clips").mkdir()
+    plain = tiny_config(tmp_path / "clips", tmp_path / "run")
+
+    def room(keep: int, free: float) -> Any:
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(int(1e12), 0, int(free)))
+        config = changed(plain, "checkpoint", keep=keep)
+        return next(row for row in findings_of_run(config, []) if row.what == "checkpoints")
+
+    each = room(1, 0.0).found.partition(" each")[0]
+    assert room(1, 1e9).verdict == "good"
+    assert room(4, 1e9).found.startswith(f"{each} each, 5 at once; 1 GB free")
+    needed = _state_bytes(plain)[1]
+    assert (room(4, 5 * needed + 1).verdict, room(4, 5 * needed - 1).verdict) == ("good", "warning")
+    assert "lower checkpoint.keep" in room(4, 0.0).fix
+
+
+def test_a_folder_that_cannot_be_written_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    code, found = _findings(capsys, "--folder", str(tmp_path))
+    assert code == 2
+    assert found["disk"]["found"] == f"{str(tmp_path)!r} cannot be written"
+
+
+def test_ranks_that_meet_late_and_clocks_that_are_apart_are_warnings() -> None:
+    assert [row.verdict for row in doctor.meeting_findings(8, 0.001, 0.01)] == ["good", "good"]
+    slow, skewed = doctor.meeting_findings(8, 0.1, 2.0)
+    assert (slow.verdict, skewed.verdict) == ("warning", "warning")
+    assert slow.found == "8 ranks meet in 100 ms"
+    assert "NCCL_SOCKET_IFNAME" in slow.fix
+    assert "NTP" in skewed.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "found"),
+    [
+        ("echo 570.1; echo 570.1", "good", "570.1; torch is built for CUDA 12.8"),
+        ("echo 570.1; echo 560.2", "warning", "560.2, 570.1; torch is built for CUDA 12.8"),
+        ("exit 9", "warning", "nvidia-smi does not answer"),
+    ],
+)
+def test_one_driver_is_good_and_two_or_none_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, verdict: str, found: str
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{said}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    driver = doctor._driver("12.8")
+    assert driver.verdict == verdict
+    assert driver.found.startswith(found)
+    assert bool(driver.fix) == (verdict == "warning")

@@ -145,8 +145,37 @@ def test_the_page_shows_first_frames_as_the_model_will_see_them(dataset: Path) -
     assert left == pytest.approx([255, 0, 0], abs=60)
 
 
-def test_a_page_that_cannot_be_written_is_refused(dataset: Path) -> None:
+def test_letterboxed_frames_and_several_areas_are_shown_with_their_arithmetic(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = dataset.parent / "page.html"
+    words = ["--frame-buckets", "1,17", "--resolution", "256,40", "--fit", "letterbox"]
+    assert _inspect(dataset, *words, "--html", page) == 0
+    assert "at most 40 x 40 or 256 x 256 pixels a frame" in page.read_text()
+    (jpeg,) = re.findall(r"data:image/jpeg;base64,([^\"]+)", page.read_text())
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(jpeg)))).astype(int)
+    assert shown.shape[:2] == (32, 48)
+    assert shown[:, :1].max() < 8 < shown[:, 4:-4].min()
+    capsys.readouterr()
+    assert _inspect(dataset, *words, "--clip", "a.mp4") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "over 40 x 40 = 1,600 (the largest of 40, 256 that it reaches): scaled by 0.7217",
+        "scaled to 43x32, set in the middle, 11.1% black",
+    ):
+        assert text in printed, text
+    assert _inspect(dataset, *words, "--resolution", "256,128", "--clip", "a.mp4") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "within 128 x 128 = 16,384 (the least of 128, 256, of which it reaches none)" in printed
+
+
+def test_a_page_that_cannot_be_written_is_refused(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match="cannot write"):
+        _inspect(dataset, "--html", dataset)
+    monkeypatch.setattr("arachne.data.layouts.read_clips", None)  # it is not got to
+    with pytest.raises(DataError, match=r"cannot write .*none/page.html': its folder does not exi"):
         _inspect(dataset, "--html", dataset / "none" / "page.html")
 
 
@@ -181,6 +210,7 @@ def test_a_run_file_gives_the_settings_and_options_change_them(
         (["--frame-buckets", "1,16"], "use 13 or 17"),
         (["--frame-buckets", "1;17"], "write for example 1,17,33"),
         (["--resolution", "3"], "data.resolution"),
+        (["--resolution", "480p"], "--resolution '480p' is not a list of numbers"),
         (["--fps", "0"], "data.fps"),
         (["--workers", "0"], "--workers"),
         (["--set", "data.fps=3"], "--set changes settings of a run file"),

@@ -90,6 +90,22 @@ def test_a_bad_file_is_listed_with_its_reason_and_the_rest_is_made(run_file, cap
     assert ledger.counts["rejected"] == 1
 
 
+def test_a_dry_run_names_the_first_rejected_clips_by_reason(run_file, capfd):
+    clips = run_file.parent / "clips"
+    bad = [f"bad{number:02}.mp4" for number in range(12)]
+    for name in bad:
+        (clips / name).write_bytes(b"" if name < "bad08.mp4" else b"no video")
+    write_captions(clips, [*NAMES, *bad])
+    assert main(["prepare", str(run_file), "--dry-run"]) == 0
+    empty, odd, more, counts, *_ = capfd.readouterr().out.splitlines()
+    assert empty == f"rejected {', '.join(bad[:8])}: the file has 0 bytes"
+    assert odd.startswith("rejected bad08.mp4, bad09.mp4: its content is no video")
+    assert more == "rejected 2 clips more; --json names all"
+    assert counts == "6 clips to train, 12 rejected"
+    found = printed_json(capfd, str(run_file), "--dry-run")
+    assert [row["clip"] for row in found["rejected"]] == bad
+
+
 @pytest.mark.distributed
 def test_a_clip_that_is_too_slow_is_rejected_in_the_ledger_until_it_is_tried_again(
     run_file, capfd, monkeypatch
@@ -128,10 +144,11 @@ def test_a_changed_setting_or_a_new_clip_is_noticed_and_only_that_is_made(run_fi
 
 
 def test_ray_that_is_not_installed_or_under_torchrun_is_one_line(run_file, capfd, monkeypatch):
-    from arachne.trainer import preparing_ray
+    from arachne.cli import prepare
 
-    monkeypatch.setattr(preparing_ray, "find_spec", lambda _: None)
-    assert main(["prepare", str(run_file), "--engine", "ray"]) == 2
+    monkeypatch.setattr(prepare, "find_spec", lambda _: None)
+    monkeypatch.setattr(prepare, "loaded_config", None)  # it is not got to
+    assert main(["prepare", str(run_file), "--engine", "ray", "--dry-run"]) == 2
     assert "which is not installed; pip install 'arachne[ray]'" in capfd.readouterr().err
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):

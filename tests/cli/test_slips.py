@@ -44,6 +44,27 @@ def test_a_slip_is_one_line(run_file, override, said, capsys):
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "--ranks", "0"], "--ranks is 0; it must be at least 1"),
+        (["train", "--ranks", "100000"], "--ranks is 100,000; it must be at most "),
+        (["train", "--set", "run.ranks=100000"], "run.ranks is 100,000; it must be at most "),
+        (["profile", "--ranks", "-1"], "--ranks is -1; it must be at least 1"),
+        (["profile", "--output", "a.txt"], "--output 'a.txt' does not end in .toml; name it so"),
+        (["profile", "--output", "none/a.toml"], "--output: there is no folder 'none'; make it"),
+    ],
+)
+def test_counts_and_files_that_cannot_work_are_refused_before_any_work(
+    run_file, words, said, capsys
+):
+    verb, *options = words
+    assert main([verb, str(run_file), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"arachne: {said}")
+    assert error.count("\n") == 1
+
+
 def test_a_byte_order_mark_is_no_error(run_file):
     plain = load_toml(run_file, RunConfig)
     run_file.write_bytes(b"\xef\xbb\xbf" + run_file.read_bytes())

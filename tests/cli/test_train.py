@@ -138,15 +138,26 @@ def test_an_error_on_the_ranks_is_one_line_too(run_file, tmp_path, capfd):
     assert "none of the 1 clips" in line
 
 
-def test_a_typo_is_found_before_torch_is_imported(run_file):
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("run.stpes=5", "did you mean 'run.steps'"),
+        ("optimiser.lr=1", "did you mean 'optimizer'"),
+        ("run.seed=3", "already holds checkpoints"),
+    ],
+)
+def test_a_slip_is_found_before_torch_is_imported_and_within_a_second(run_file, override, said):
+    (run_file.parent / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
     code = (
-        "import sys; from arachne.cli.main import main; "
-        f"code = main(['train', {str(run_file)!r}, '--set', 'run.stpes=5']); "
-        "sys.exit(code if 'torch' not in sys.modules else 99)"
+        "import sys, time; from arachne.cli.main import main; "
+        f"code = main(['train', {str(run_file)!r}, '--set', {override!r}]); "
+        "print(time.process_time()); sys.exit(code if 'torch' not in sys.modules else 99)"
     )
     ended = started([sys.executable, "-c", code])
     assert ended.returncode == 2
-    assert "did you mean 'run.steps'" in ended.stderr
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert float(ended.stdout) < 1.0, "seconds of a CPU"
 
 
 def test_ranks_cannot_be_asked_for_under_torchrun(run_file, capfd, monkeypatch):

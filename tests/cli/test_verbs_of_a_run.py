@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,10 @@ def test_sample_writes_a_video_and_never_overwrites_one(run_dir, capsys):
         (["--size", "48x32x6"], "6 frames are not 4k+1; use 5 or 9"),
         (["--size", "tall"], "not WIDTHxHEIGHTxFRAMES"),
         (["--steps", "0"], "--steps is 0"),
+        (["--steps", "1000000"], "--steps is 1,000,000; it must be at most 10,000"),
+        (["--guidance", "nan"], "--guidance is nan; it must be 0 or more, and finite"),
+        (["--seed", "99999999999999999999"], "--seed is 99999999999999999999; it must be 0"),
+        (["--output", "a.png"], "--output 'a.png' does not end in .mp4"),
         (["--checkpoint", "7"], "there is no checkpoint of step 7; found: step-000002"),
     ],
 )
@@ -78,6 +83,14 @@ def test_sample_refuses_in_one_line(run_dir, words, said, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.distributed
+def test_a_run_without_its_ledger_asks_for_a_size(run_dir, tmp_path, capsys):
+    moved = shutil.copytree(run_dir, tmp_path / "run")
+    (moved / "ledger.parquet").unlink()
+    assert main(["sample", str(moved), "--prompt", "x"]) == 2
+    assert "has no ledger.parquet, which tells the run's usual" in capsys.readouterr().err
 
 
 def test_sample_needs_a_run(tmp_path, capsys):
@@ -115,6 +128,13 @@ def test_diffusers_loads_what_export_wrote(run_dir, tmp_path, capsys):
     assert_equal_weights(dict(model.named_parameters()), masters(run_dir))
     assert main(words) == 2
     assert "exists and is not empty" in capsys.readouterr().err
+
+
+def test_a_shard_size_that_is_none_is_refused_in_one_line(tmp_path, capsys):
+    words = ["export", str(tmp_path), str(tmp_path / "out"), "--to", "diffusers"]
+    for size in ("big", "0GB", "-1GB", "5"):
+        assert main([*words, f"--max-shard-size={size}"]) == 2
+        assert f"--max-shard-size {size!r} is no size; write" in capsys.readouterr().err
 
 
 @pytest.mark.distributed

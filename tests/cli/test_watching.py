@@ -75,6 +75,7 @@ def test_a_run_and_its_continuation_write_each_figure_once(run_file, capfd):
     known = (row.tokens_per_s, row.clips_per_s, row.mfu, row.peak_memory_bytes, row.idle_ratio)
     assert all(figure is not None and figure > 0.0 for figure in known)
     assert row.clips == 4
+    assert (row.trimmed, row.rejected) == (2, 0)
     assert row.load_share is not None
     assert 0.0 <= row.load_share < 1.0
     assert row.time_left_s == 0.0
@@ -106,6 +107,7 @@ def test_a_run_and_its_continuation_write_each_figure_once(run_file, capfd):
         "speed/mfu",
         "speed/idle_ratio",
         "memory/peak_gb",
+        "data/rejected",
         "validation/loss",
         "validation/loss_sigma_q1",
         "samples/0",

@@ -1,3 +1,5 @@
+from itertools import combinations, pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,31 @@ def test_left_over_gpus_have_no_block():
 
 def test_ladders_of_six_gpus_hold_two_blocks_or_three_blocks():
     assert ladders(6, (1, 2, 3, 6)) == ((1, 2, 6), (1, 3, 6))
+
+
+@given(num_gpus=st.integers(1, 40), data=st.data())
+def test_ladders_are_the_chains_of_divisors_that_no_degree_can_be_added_to(
+    num_gpus: int, data: st.DataObject
+):
+    some = data.draw(st.sets(st.integers(1, num_gpus), min_size=1, max_size=7))
+    inner = sorted(some - {num_gpus})
+    chains = [
+        chain
+        for length in range(1, len(inner) + 1)
+        for chain in combinations(inner, length)
+        if all(large % small == 0 for small, large in pairwise(chain))
+    ]
+    fullest = [c for c in chains if not any(set(c) < set(other) for other in chains)]
+    top = (num_gpus,) if num_gpus in some else ()
+
+    found = ladders(num_gpus, tuple(sorted(some)))
+
+    assert set(found) == ({chain + top for chain in fullest} or {top})
+    assert list(found) == sorted(found)
+
+
+def test_ladders_of_a_thousand_gpus_are_few():
+    assert len(ladders(1024, allowed_degrees(1024, 1024))) == 10
 
 
 def test_a_world_that_is_the_only_degree_is_a_ladder():

@@ -13,6 +13,7 @@ from arachne.core.families.family import Family
 
 PRESETS = {
     "wan-1.3b": (30, 1536, 1_418_996_800),
+    "wan2.2-5b": (30, 3072, 4_999_787_712),
     "wan-14b": (40, 5120, 14_288_491_584),
     "skyreels-v2-14b": (40, 5120, 14_288_491_584),
     "cogvideox-2b": (30, 1920, 1_693_783_872),
@@ -20,9 +21,11 @@ PRESETS = {
     "hunyuanvideo-13b": (60, 3072, 12_821_012_544),
     "hunyuanvideo-1.5-8b": (54, 2048, 8_326_608_160),
     "ltx-video-2b": (28, 2048, 1_923_385_472),
+    "ltx-2-19b": (48, 4096, 13_041_520_768),
     "mochi-10b": (48, 3072, 10_027_677_744),
 }
-"""Blocks, width and parameters: the numbers of elements in the published weights' classes."""
+"""Blocks, width and parameters: the numbers of elements in the published weights' classes; of LTX-2
+its video stream alone."""
 
 
 def test_presets_have_the_published_sizes():

@@ -1,5 +1,7 @@
 """Traces and their idle ratio."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,12 +30,21 @@ def made(spans: list[Span], world_size: int) -> Trace:
 
 @given(trace=traces())
 def test_the_idle_ratio_is_a_share_and_agrees_with_the_ranks_busy_seconds(trace):
-    assert -1e-9 <= trace.idle_ratio <= 1.0
+    assert 0.0 <= trace.idle_ratio <= 1.0
     available_s = trace.world_size * trace.iteration_s
     busy_s = sum(trace.busy_s(rank) for rank in range(trace.world_size))
     assert (1.0 - trace.idle_ratio) * available_s == pytest.approx(
         busy_s if trace.iteration_s else 0.0
     )
+
+
+def test_rounding_makes_no_idle_ratio_negative():
+    ends_s = (0.0, 0.1, 0.3, 0.9)  # 0.1 + 0.2 + 0.6 is above 0.9 in floating point
+    spans = [
+        Span(rank=0, kind="compute", start_s=start_s, end_s=end_s)
+        for start_s, end_s in pairwise(ends_s)
+    ]
+    assert str(made(spans, world_size=1).idle_ratio) == "0.0"
 
 
 def test_waiting_for_ranks_or_data_is_idle_and_moving_bytes_is_busy():

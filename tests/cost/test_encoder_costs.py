@@ -54,22 +54,27 @@ def test_an_encoder_is_as_slow_as_its_gpu():
 
 
 def test_encoders_run_on_one_gpu_unless_tiles_are_allowed():
-    tiled = replace(COSTS, encoders=replace(ENCODERS, max_video_degree=16))
+    tiled = replace(COSTS, encoders=replace(ENCODERS, max_video_degree=16, tile_side=256))
+    whole = replace(COSTS, encoders=replace(ENCODERS, max_video_degree=16))
 
     assert COSTS.fits(encoding("vae"), gpus(1))
     assert not COSTS.fits(encoding("vae"), gpus(2))
     assert tiled.fits(encoding("vae"), gpus(8))
-    assert not tiled.fits(encoding("vae"), gpus(16))  # 832 pixels hold 13 tiles
+    assert not tiled.fits(encoding("vae"), gpus(16))  # there are 4 × 3 tiles
+    assert not whole.fits(encoding("vae"), gpus(2))
     assert COSTS.fits(encoding("text"), gpus(1))
     assert not tiled.fits(encoding("text"), gpus(2))
 
 
-def test_tiles_encode_what_they_share_twice():
-    tiled = replace(COSTS, encoders=replace(ENCODERS, max_video_degree=16))
+@pytest.mark.parametrize(("degree", "most_tiles"), [(2, 6), (4, 3), (8, 2)])
+def test_gpus_that_share_a_clip_encode_whole_tiles(degree, most_tiles):
+    tiled = replace(COSTS, encoders=replace(ENCODERS, max_video_degree=16, tile_side=256))
     whole_s = tiled.launch_s(encoding("vae"), gpus(1)) - DEVICE.launch_s
-    part_s = tiled.launch_s(encoding("vae"), gpus(4)) - DEVICE.launch_s
+    part_s = tiled.launch_s(encoding("vae"), gpus(degree)) - DEVICE.launch_s
 
-    assert part_s / whole_s == pytest.approx(1 / 4 + 64 / 832)
+    assert part_s / whole_s == pytest.approx(most_tiles / 12)
+    one, several = (tiled.memory(encoding("vae"), gpus(p)).workspace for p in (1, degree))
+    assert one == several, "that of one tile"
 
 
 def test_an_encoder_needs_room_beside_what_stays_for_training():

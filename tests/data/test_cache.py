@@ -40,6 +40,7 @@ def test_a_key_changes_with_everything_that_made_the_array() -> None:
         video_key("ab" * 32, None, Bucket(width=48, height=64, frames=17), 16.0, "dct-1"),
         video_key("ab" * 32, None, SHAPE, 24.0, "dct-1"),
         video_key("ab" * 32, None, SHAPE, 16.0, "dct-2"),
+        video_key("ab" * 32, None, SHAPE, 16.0, "dct-1", "letterbox"),
         text_key("a cat", "hashed-1"),
         text_key("a dog", "hashed-1"),
         text_key("a cat", "hashed-2"),

@@ -9,7 +9,8 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data import decode, video_source
-from arachne.data.decode import cover_size, decode_clip
+from arachne.data.decode import decode_clip
+from arachne.data.frame_size import scaled_size
 from tests.data.media import (
     Look,
     frame_numbers,
@@ -259,9 +260,37 @@ def test_damaged_packets_are_refused_and_not_trained(tmp_path: Path) -> None:
         decode_clip(path, None, Bucket(width=64, height=48, frames=33), 16.0)
 
 
-def test_the_cover_is_never_smaller_than_the_bucket() -> None:
-    assert cover_size(853, 481, Bucket(width=640, height=352, frames=1)) == (640, 361)
-    assert cover_size(48, 64, Bucket(width=48, height=64, frames=1)) == (48, 64)
+def test_a_frame_covers_its_size_or_lies_within_it() -> None:
+    assert scaled_size(853, 481, (640, 352), "crop") == (640, 361)
+    assert scaled_size(853, 481, (640, 352), "letterbox") == (624, 352)
+    assert scaled_size(48, 64, (48, 64), "crop") == (48, 64)
+
+
+@pytest.mark.parametrize("is_tall", [False, True])
+def test_a_letterboxed_clip_is_whole_in_the_middle_of_black(tmp_path: Path, is_tall: bool) -> None:
+    image = np.full((60, 200, 3), 255, np.uint8)
+    image[20:40, 90:110] = 0
+    Image.fromarray(image.swapaxes(0, 1) if is_tall else image).save(tmp_path / "a.png")
+    width, height = (32, 80) if is_tall else (80, 32)
+    memory = np.full((1, height, width, 3), 99, np.uint8)  # another clip was there before
+    bucket = Bucket(width=width, height=height, frames=1)
+    frame = decode_clip(tmp_path / "a.png", None, bucket, 16.0, fit="letterbox", into=memory)[0]
+    frame = frame.swapaxes(0, 1) if is_tall else frame
+    assert frame[:4].max() == frame[28:].max() == 0
+    assert frame[4:28, [0, -1]].min() == 255
+    dark = np.argwhere(frame[4:28, :, 0] < 128)
+    assert dark.min(axis=0).tolist() == [8, 36]
+    assert dark.max(axis=0).tolist() == [15, 43]
+
+
+def test_a_turned_video_of_repeated_frames_is_letterboxed_upright(tmp_path: Path) -> None:
+    grey = np.full((48, 64, 3), 200, np.uint8)
+    look = Look(rotation=90, fps=Fraction(8))
+    path = write_video(tmp_path / "a.mp4", [grey] * 20, look)
+    pixels = decode_clip(path, None, SMALL, 16.0, fit="letterbox")
+    assert (pixels[..., 0] > 150).any(axis=1).sum(axis=1).tolist() == [36] * 17
+    assert pixels[:, :, 14:50].min() > 150
+    assert pixels[:, :, :14].max() == pixels[:, :, 50:].max() == 0
 
 
 def test_a_stream_without_time_stamps_is_read_by_order(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arachne.core.clip import MediaFacts
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.data.decode import decode_clip
 from arachne.data.extraction import Extraction, num_covered, piece_span
 from arachne.data.inspect import inspect_dataset
 from arachne.data.prepare import keys_of
-from arachne.data.shapes import ShapeRules
+from arachne.data.shapes import ShapeRules, shape_of
 from arachne.data.split import held_out
 from arachne.data.timeline import Timeline, cut, facts_of, retimed_count
 from tests.data.media import frame_numbers, write_ramp
@@ -56,6 +57,22 @@ def test_pieces_lie_within_the_clip_and_no_piece_comes_twice(mode, count, share)
     assert starts[-1] + frames <= count
     frames_in_some_piece = {start + k for start in starts for k in range(frames)}
     assert num_covered(starts, frames) == len(frames_in_some_piece)
+
+
+@pytest.mark.parametrize(
+    ("count", "note"),
+    [
+        (18, "; 2 places to begin at, fewer than data.frame_sample = 5"),
+        (17, "1 place to begin at, fewer than data.frame_sample = 5"),
+        (21, "5 pieces of 17 frames"),
+    ],
+)
+def test_fewer_pieces_than_were_asked_for_are_said(count, note):
+    facts = MediaFacts(width=64, height=64, fps=16.0, num_frames=count, is_estimated=True)
+    shaping = shape_of(facts, rules_of(mode="uniform", frame_sample=5), WAN)
+    assert shaping.reason.endswith(note)
+    still = MediaFacts(width=64, height=64, fps=0.0, num_frames=1, is_estimated=False)
+    assert shape_of(still, rules_of(mode="uniform", frame_sample=5), WAN).reason == ""
 
 
 def test_a_video_that_fills_only_a_still_gives_one_and_not_one_for_each_frame():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arachne.core.bucket import Bucket
 from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger, LedgerRow
@@ -124,6 +125,19 @@ def test_only_what_a_change_touches_is_done_again(root: Path, workshop: Workshop
     assert smaller.bucket != row.bucket
     make(with_encoders(workshop, video, text), [smaller])
     assert (video.num_calls, text.captions) == (2, ["", "clip 0"])
+
+
+def test_letterboxed_latents_are_others_than_cropped_ones(root: Path, workshop: Workshop) -> None:
+    row = replace(inspected(root).rows[0], bucket=Bucket(width=64, height=64, frames=17))
+    boxed = replace(workshop, store=replace(workshop.store, fit="letterbox"))
+    make(workshop, [row])
+    assert sum(event.is_own for event in make(boxed, [row])) == 1
+    cropped, black = (
+        each.store.cache.get(each.store.keys_of(row)[0]) for each in (workshop, boxed)
+    )
+    assert cropped[0, 4].min() > 50
+    assert black[0, :, [0, -1]].max() == 0.0
+    assert black[0, 4, 1:-1].min() > 50
 
 
 def test_clips_of_the_same_bytes_and_words_are_encoded_once(root: Path, workshop: Workshop) -> None:

@@ -65,3 +65,34 @@ def test_another_table_is_no_manifest(tmp_path: Path) -> None:
     pq.write_table(pa.table({"path": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="other columns"):
         read_manifest(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"width": None}, "clip 'a.mp4' is kept, but its shape is ?x48x17"),
+        (dict.fromkeys(("width", "height", "frames")), "is kept, but its shape is none"),
+        ({"status": "rejected"}, "clip 'a.mp4' is rejected, but its shape is 64x48x17"),
+        ({"frames": 0}, "bucket 64x48x0: width, height and frames must each be at least 1"),
+        ({"start_s": 3.0, "end_s": 1.0}, "span 3.00-1.00s must start at 0 s or later"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_said_in_words(tmp_path: Path, changes, words: str) -> None:
+    path = tmp_path / "manifest.parquet"
+    row = LedgerRow(
+        clip=Clip(path="a.mp4", caption=""),
+        status="kept",
+        arithmetic="",
+        reason="",
+        bucket=Bucket(width=64, height=48, frames=17),
+        num_tokens=1,
+        content="",
+    )
+    write_manifest(Ledger(rows=(row,)), path)
+    table = pq.read_table(path)
+    changed = [each | changes for each in table.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), path)
+    with pytest.raises(DataError) as raised:
+        read_manifest(path)
+    assert words in str(raised.value)
+    assert "LedgerRow" not in str(raised.value)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +8,14 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import MediaFacts
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
-from arachne.data.frame_size import MAX_CROPPED_SHARE, FrameSize, NoFrameSize, frame_size
+from arachne.data.frame_size import (
+    MAX_BLACK_SHARE,
+    MAX_CROPPED_SHARE,
+    FrameSize,
+    NoFrameSize,
+    frame_size,
+    scaled_size,
+)
 from arachne.data.shapes import ShapeRules, Shaping, shape_of
 from arachne.data.timeline import retimed_count
 
@@ -228,3 +237,98 @@ def test_with_aspects_and_scaling_up_a_size_is_still_legal(width, height, aspect
     assert size.width * size.height <= 480**2
     assert upscale or (size.width <= width and size.height <= height)
     assert size.cropped_share <= MAX_CROPPED_SHARE
+
+
+@pytest.mark.parametrize(
+    ("size", "aspects", "found"),
+    [
+        ((853, 481), [], (624, 352)),  # the frame is as large in 640x352, between black
+        ((31, 160), [], (32, 160)),  # a column of black instead of half of the frame
+        ((1920, 1080), [1.0], (480, 480)),
+        ((1080, 1920), [16 / 9], (640, 352)),
+        ((320, 180), [1.0], (320, 320)),  # is not scaled up
+        ((23, 23), [], (16, 16)),
+    ],
+)
+def test_a_letterboxed_frame_is_whole_within_its_size(size, aspects, found) -> None:
+    result = frame_size(*size, 480, (16, 16), aspects=aspects, fit="letterbox")
+    assert isinstance(result, FrameSize)
+    assert (result.width, result.height) == found
+    assert result.cropped_share == 0.0
+
+
+def test_a_frame_that_would_be_nearly_all_black_is_rejected_with_advice() -> None:
+    result = frame_size(4000, 400, 480, (16, 16), aspects=[1.0], fit="letterbox")
+    assert isinstance(result, NoFrameSize)
+    assert "would be 90% black, more than 75%; add a ratio nearer" in result.reason
+
+
+@given(
+    width=st.integers(16, 4000),
+    height=st.integers(16, 4000),
+    aspects=st.lists(st.floats(0.3, 3.0), max_size=3),
+    upscale=st.booleans(),
+)
+def test_letterboxed_sizes_are_legal_and_keep_the_whole_frame_in_its_aspect(
+    width, height, aspects, upscale
+) -> None:
+    size = frame_size(
+        width, height, 480, (16, 16), aspects=aspects, upscale=upscale, fit="letterbox"
+    )
+    if isinstance(size, NoFrameSize):
+        return
+    assert size.width % 16 == size.height % 16 == 0
+    assert size.width * size.height <= 480**2
+    shown = scaled_size(width, height, (size.width, size.height), "letterbox")
+    assert shown[0] <= size.width
+    assert shown[1] <= size.height
+    assert size.width in shown[:1] or size.height in shown[1:]
+    assert abs(shown[0] * height - shown[1] * width) <= 0.5 * (width + height)
+    assert upscale or (shown[0] <= width and shown[1] <= height)
+    assert size.cropped_share == 0.0
+    assert size.black_share <= MAX_BLACK_SHARE
+    black = 1 - shown[0] * shown[1] / (size.width * size.height)
+    assert size.black_share == pytest.approx(black, abs=0.6 / min(shown))
+
+
+def test_a_letterboxed_clip_says_how_much_of_it_is_black() -> None:
+    rules = ShapeRules(
+        fps=16.0, resolution=480, frame_buckets=(1,), aspects=("1:1",), fit="letterbox"
+    )
+    shaping = shape_of(_facts(1, 0.0, 1920, 1080), rules, WAN)
+    assert shaping.bucket == Bucket(width=480, height=480, frames=1)
+    assert shaping.reason == "1920x1080 → 480x480, 43.8% black"
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        ((1280, 720), (1280, 720)),  # exactly 960 x 960 pixels
+        ((1279, 719), (640, 352)),
+        ((832, 480), (624, 368)),
+        ((256, 256), (256, 256)),
+        ((176, 144), (176, 144)),  # reaches none, and is not scaled up
+    ],
+)
+def test_a_clip_takes_the_largest_area_that_it_reaches(size, found) -> None:
+    rules = ShapeRules(fps=16.0, resolution=(480, 960, 256), frame_buckets=(1,))
+    shaping = shape_of(_facts(1, 0.0, *size), rules, WAN)
+    assert shaping.bucket == Bucket(width=found[0], height=found[1], frames=1)
+
+
+def test_of_several_areas_a_small_clip_is_scaled_up_to_the_least() -> None:
+    rules = ShapeRules(fps=16.0, resolution=(960, 480), frame_buckets=(1,), upscale=True)
+    shaping = shape_of(_facts(1, 0.0, 176, 144), rules, WAN)
+    assert shaping.bucket == Bucket(width=528, height=432, frames=1)
+
+
+def test_what_counts_for_an_area_is_what_of_the_frame_trains() -> None:
+    facts = _facts(1, 0.0, 1280, 720)
+    rules = ShapeRules(fps=16.0, resolution=(480, 960), frame_buckets=(1,), aspects=("1:1",))
+    assert rules.resolution_of(facts) == 480  # of 720 x 720 pixels
+    assert replace(rules, fit="letterbox").resolution_of(facts) == 960  # set in 1280 x 1280
+
+
+def test_no_area_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data.resolution is empty; name at least one"):
+        ShapeRules(fps=16.0, resolution=(), frame_buckets=(1,))

@@ -22,10 +22,16 @@ from arachne.core.families.hunyuan_video15 import (
     IMAGE_TOKENS,
 )
 from arachne.core.model_shape import ModelShape
+from arachne.models.ltx2 import LTX2
 
 
 def empty(*sizes: int) -> torch.Tensor:
     return torch.empty(*sizes, device="meta")
+
+
+def timesteps(shape: ModelShape, clips: int, num_tokens: int) -> torch.Tensor:
+    """Those of the clips, or of each of their tokens where the first frame has its own."""
+    return empty(clips, num_tokens) if shape.keeps_first_frame else empty(clips)
 
 
 class DiffusersClass(ABC):
@@ -48,7 +54,10 @@ class DiffusersClass(ABC):
     def call(
         self, module: nn.Module, shape: ModelShape, grid: tuple[int, int, int], clips: int
     ) -> None:
-        module(**self.inputs(shape, grid, clips))
+        self.output(module, self.inputs(shape, grid, clips))
+
+    def output(self, module: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        return module(**inputs, return_dict=False)[0]
 
 
 class Wan(DiffusersClass):
@@ -73,7 +82,7 @@ class Wan(DiffusersClass):
         image = empty(clips, shape.image_tokens, shape.image_size) if shape.image_size else None
         return {
             "hidden_states": empty(clips, shape.latent_channels + shape.condition_channels, *grid),
-            "timestep": empty(clips),
+            "timestep": timesteps(shape, clips, prod(grid) // 4),
             "encoder_hidden_states": empty(clips, shape.text_tokens, shape.text_size),
             "encoder_hidden_states_image": image,
         }
@@ -205,12 +214,46 @@ class Ltx(DiffusersClass):
         return {
             "hidden_states": empty(clips, prod(grid), shape.latent_channels),
             "encoder_hidden_states": empty(clips, shape.text_tokens, shape.text_size),
-            "timestep": empty(clips),
+            "timestep": timesteps(shape, clips, prod(grid)),
             "encoder_attention_mask": empty(clips, shape.text_tokens),
             "num_frames": frames,
             "height": height,
             "width": width,
         }
+
+
+class Ltx2(DiffusersClass):
+    """Without audio, as it is trained; a test of the family has the class's own forward."""
+
+    name = "LTX2VideoTransformer3DModel"
+
+    def options(self, shape):
+        return {
+            "in_channels": shape.latent_channels,
+            "out_channels": shape.latent_channels,
+            "num_attention_heads": shape.num_heads,
+            "attention_head_dim": shape.head_size,
+            "cross_attention_dim": shape.hidden_size,
+            "caption_channels": shape.text_size,
+            "num_layers": shape.num_layers,
+            "rope_type": "split",
+            "audio_in_channels": shape.latent_channels,
+            "audio_out_channels": shape.latent_channels,
+            "audio_num_attention_heads": shape.num_heads,
+            "audio_attention_head_dim": shape.head_size // 2,
+            "audio_cross_attention_dim": shape.hidden_size // 2,
+        }
+
+    def inputs(self, shape, grid, clips):
+        return {
+            "latents": empty(clips, shape.latent_channels, *grid),
+            "timestep": empty(clips),
+            "text": empty(clips, shape.text_tokens, shape.text_size),
+        }
+
+    def output(self, module, inputs):
+        LTX2.prepare(module)
+        return LTX2.forward(module, inputs["latents"], inputs["timestep"], inputs["text"])
 
 
 class Mochi(DiffusersClass):
@@ -247,10 +290,12 @@ class Mochi(DiffusersClass):
 
 CLASSES: dict[str, DiffusersClass] = {
     "wan": Wan(),
+    "wan_5b": Wan(),
     "cogvideox": CogVideoX(),
     "hunyuan_video": HunyuanVideo(),
     "hunyuan_video15": HunyuanVideo15(),
     "ltx": Ltx(),
+    "ltx2": Ltx2(),
     "mochi": Mochi(),
     "skyreels_v2": SkyReelsV2(),
 }

@@ -64,8 +64,8 @@ def forward_of(
         if "mask" in name:
             inputs[name] = torch.ones(inputs[name].shape, dtype=torch.bool)
     if shape.family not in ("hunyuan_video", "hunyuan_video15", "mochi"):
-        inputs["timestep"] = torch.tensor([500.0])
-    return module, lambda: module(**inputs, return_dict=False)[0]
+        inputs["timestep"] = torch.full(inputs["timestep"].shape, 500.0)
+    return module, lambda: made.output(module, inputs)
 
 
 def kept_bytes(module: nn.Module, forward: Callable[[], Tensor], num_joint_tokens: int) -> int:
@@ -81,8 +81,8 @@ def kept_bytes(module: nn.Module, forward: Callable[[], Tensor], num_joint_token
     def keep(tensor: Tensor) -> Tensor:
         address = tensor.untyped_storage().data_ptr()
         if address not in owned and tensor.shape[-2:] != (num_joint_tokens, num_joint_tokens):
-            saved[address] = tensor
-        return tensor
+            saved[address] = tensor.detach()
+        return tensor.detach()  # with its node it would hold the whole graph, for good
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = forward()
@@ -144,6 +144,19 @@ def test_training_keeps_what_autograd_saves(family_name: str, dtype: torch.dtype
     ours = modelled(shape, grid, dtype).kept_bytes(0)
 
     assert ours == pytest.approx(counted(shape, grid, dtype), rel=0.05)
+
+
+@DTYPE
+@pytest.mark.parametrize("is_adapted", [False, True])
+@pytest.mark.parametrize("family_name", [n for n, f in FAMILIES.items() if f.keeps_first_frame])
+def test_noise_levels_of_each_token_are_kept_too(
+    family_name: str, dtype: torch.dtype, is_adapted: bool
+):
+    shape, grid = replace(small(family_name), keeps_first_frame=True), GRIDS["video"]
+
+    ours = modelled(shape, grid, dtype, is_adapted=is_adapted).kept_bytes(0)
+
+    assert ours == pytest.approx(counted(shape, grid, dtype, is_adapted=is_adapted), rel=0.05)
 
 
 @FAMILY

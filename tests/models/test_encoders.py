@@ -8,6 +8,7 @@ import diffusers
 import pytest
 import torch
 import transformers
+from diffusers.pipelines.ltx2.connectors import LTX2TextConnectors
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +33,31 @@ TEXT_ENCODERS = {
     for family in FAMILIES.values()
     for encoder in family.text_encoders
 }
+
+
+class GemmaWithConnectors(nn.Module):
+    """Gemma's language model, and what LTX-2 makes of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gemma = transformers.Gemma3TextModel(
+            transformers.Gemma3TextConfig(
+                hidden_size=3840,
+                intermediate_size=15360,
+                num_hidden_layers=48,
+                num_attention_heads=16,
+                num_key_value_heads=8,
+                head_dim=256,
+                vocab_size=262208,
+            )
+        )
+        self.connectors = LTX2TextConnectors()
+
+    def forward(self, input_ids: torch.Tensor) -> None:
+        layers = self.gemma(input_ids=input_ids, output_hidden_states=True).hidden_states
+        self.connectors(torch.stack(layers, dim=-1), torch.ones_like(input_ids))
+
+
 T5_XXL = {"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64}
 GATED = {"feed_forward_proj": "gated-gelu"}
 TEXT_CLASSES: dict[str, Callable[[], nn.Module]] = {
@@ -56,6 +82,7 @@ TEXT_CLASSES: dict[str, Callable[[], nn.Module]] = {
             vocab_size=128256,
         )
     ),
+    "Gemma-3-12B and LTX-2's connectors": lambda: GemmaWithConnectors(),
     "CLIP-L text": lambda: transformers.CLIPTextModel(
         transformers.CLIPTextConfig(
             hidden_size=768,
@@ -99,10 +126,24 @@ class PeakElements(TorchDispatchMode):
         return result
 
 
+NOT_DEFAULT: dict[str, dict[str, Any]] = {
+    "AutoencoderKLWan of 2.2": {
+        "base_dim": 160,
+        "decoder_base_dim": 256,
+        "z_dim": 48,
+        "is_residual": True,
+        "in_channels": 12,
+        "out_channels": 12,
+        "patch_size": 2,
+        "scale_factor_spatial": 16,
+    }
+}
+
+
 @cache
 def meta_autoencoder(name: str) -> Any:
     with torch.device("meta"):
-        return getattr(diffusers, name)().eval()
+        return getattr(diffusers, name.split()[0])(**NOT_DEFAULT.get(name, {})).eval()
 
 
 @cache

@@ -34,7 +34,7 @@ OPTIONS = AdapterOptions(rank=2, alpha=6.0)
 def adapted(family="wan", targets="attention+ffn", options=OPTIONS, dtype=torch.float64, seed=7):
     """A tiny transformer whose adapters have learned something."""
     model = tiny_transformer(family, dtype)
-    names = adapter_targets(model.module, model.layout, targets)
+    names = adapter_targets(model.module, model.layout, targets, model.family.frozen)
     add_adapters(model.module, names, options, seed=seed)
     learn(model.module)
     return model
@@ -72,11 +72,14 @@ def error(found, needed):
         ("hunyuan_video", "attention+ffn", 2 * 12 + 5),
         ("hunyuan_video", "all-linear", 2 * 14 + 6),
         ("ltx", "attention+ffn", 2 * 10),
+        ("ltx2", "attention", 2 * 8),
+        ("ltx2", "all-linear", 2 * 10),
+        ("ltx2", ["to_q"], 2 * 2),
     ],
 )
 def test_targets_name_linear_layers_of_the_family(family, targets, num_layers):
     model = tiny_transformer(family)
-    names = adapter_targets(model.module, model.layout, targets)
+    names = adapter_targets(model.module, model.layout, targets, model.family.frozen)
     assert len(names) == len(set(names)) == num_layers
     modules = dict(model.module.named_modules())
     assert all(isinstance(modules[name], nn.Linear) for name in names)

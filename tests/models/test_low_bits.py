@@ -8,7 +8,9 @@ import torch
 from arachne.core.errors import ConfigError
 from arachne.cost.cluster_files import load_cluster
 from arachne.models.codec import DctCodec
+from arachne.models.float8 import Float8Linear
 from arachne.models.hashed_text import HashedTextEncoder
+from arachne.models.lora import adapter_tensors
 from arachne.trainer.built_model import training_model
 from arachne.trainer.planning import run_costs
 from arachne.trainer.settings.lora import LoraSettings
@@ -29,8 +31,14 @@ def config_of(folder, base):
     return changed(changed(config, "lora", rank=2), "memory", base=base)
 
 
-@needs_bitsandbytes
-@pytest.mark.parametrize(("base", "bytes_each", "error"), [("nf4", 0.5, 0.3), ("int8", 1.0, 0.05)])
+@pytest.mark.parametrize(
+    ("base", "bytes_each", "error"),
+    [
+        ("fp8", 1.0, 0.05),
+        pytest.param("nf4", 0.5, 0.3, marks=needs_bitsandbytes),
+        pytest.param("int8", 1.0, 0.05, marks=needs_bitsandbytes),
+    ],
+)
 def test_the_blocks_take_few_bits_and_the_adapters_get_a_gradient(
     tmp_path, base, bytes_each, error
 ):
@@ -76,8 +84,51 @@ def test_inputs_wait_on_the_host_only_where_blocks_are_recomputed():
 def test_memory_is_planned_with_the_bits_of_the_base(tmp_path):
     cluster = load_cluster("h100x1")
     found = {}
-    for base in ("model", "int8", "nf4"):
+    for base in ("model", "fp8", "int8", "nf4"):
         config = config_of(tmp_path, base)
         shape = config.model.shape(latent_channels=48, text_size=16)
         found[base] = run_costs(config, shape, cluster, needs_heads=True).state.base_bits
-    assert found == {"model": None, "int8": 8, "nf4": 4}
+    assert found == {"model": None, "fp8": 8, "int8": 8, "nf4": 4}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_float8_layer_is_the_layer_of_its_rounded_weights(dtype, has_bias):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(24, 10, bias=has_bias, dtype=dtype)
+    with torch.no_grad():
+        layer.weight[3] = 0.0
+        layer.weight[4] *= 1e4
+    stored = Float8Linear(layer)
+    rounded = stored.weight.to(dtype) * stored.scale[:, None]
+    off = (rounded - layer.weight).abs() / layer.weight.abs().amax(1, keepdim=True).clamp(min=1e-9)
+    assert 0.0 < float(off.detach().max()) <= 2.0**-4, "half of e4m3's spacing beside the largest"
+    assert not rounded[3].any()
+    x, same_x = (torch.randn(2, 5, 24, dtype=dtype, generator=seeded()) for _ in range(2))
+    x.requires_grad_()
+    same_x.requires_grad_()
+    needed = torch.nn.functional.linear(same_x, rounded, layer.bias)
+    found = stored(x)
+    assert found.dtype == dtype
+    tolerance = 40.0 * torch.finfo(dtype).eps
+    assert (found - needed).norm() <= tolerance * needed.norm()
+    weights = torch.randn(found.shape, dtype=dtype, generator=seeded())
+    (found * weights).sum().backward()
+    (needed * weights).sum().backward()
+    assert x.grad is not None
+    assert same_x.grad is not None
+    assert (x.grad - same_x.grad).norm() <= tolerance * same_x.grad.norm()
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+def test_adapters_beside_float8_weights_start_as_beside_others(tmp_path):
+    encoders = DctCodec(), HashedTextEncoder(num_tokens=4)
+    plain, stored = (
+        adapter_tensors(training_model(config_of(tmp_path, base), *encoders).module)
+        for base in ("model", "fp8")
+    )
+    assert plain.keys() == stored.keys()
+    assert all(torch.equal(stored[name], plain[name]) for name in plain)

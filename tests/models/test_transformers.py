@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 import torch
@@ -40,8 +41,13 @@ UNUSED = {
 @every_family
 def test_the_family_counts_the_parameters_exactly(name):
     model = tiny_transformer(name)
-    counted = sum(parameter.numel() for parameter in model.module.parameters())
-    assert family_named(name).num_parameters(model.shape) == counted
+    frozen = model.family.frozen
+    counted = {False: 0, True: 0}
+    for part, parameter in model.module.named_parameters():
+        counted[any(fnmatchcase(part, each) for each in frozen)] += parameter.numel()
+    idle = family_named(name).num_idle_parameters
+    assert family_named(name).num_parameters(model.shape) == counted[False]
+    assert (idle(model.shape) if idle else 0) == counted[True]
 
 
 @every_family
@@ -81,7 +87,11 @@ def test_every_parameter_learns_from_the_first_step(name):
     gradients = {part: parameter.grad for part, parameter in model.module.named_parameters()}
     dead = [part for part, found in gradients.items() if found is None or not found.any()]
     expected = UNUSED.get(name, "nothing")
-    assert all(re.match(expected, part) for part in dead), dead
+    frozen = model.family.frozen
+    for part in dead:
+        assert re.match(expected, part) or any(fnmatchcase(part, each) for each in frozen), part
+    learning = gradients.keys() - set(dead)
+    assert not any(fnmatchcase(part, each) for part in learning for each in frozen)
 
 
 @every_family
@@ -132,6 +142,7 @@ def test_an_option_that_is_not_built_is_named(tmp_path, name):
         ("hunyuanvideo-13b", {}),
         ("hunyuanvideo-1.5-8b", {"task_type"}),
         ("ltx-video-2b", {}),
+        ("ltx-2-19b", {"rope_type"}),
         ("mochi-10b", {}),
         ("cogvideox-2b", {"use_rotary_positional_embeddings"}),
     ],
@@ -159,7 +170,7 @@ def test_words_end_at_the_last_state_that_is_not_zero():
     assert word_mask(text).sum(dim=1).tolist() == [2, 5, 1, 5]
 
 
-@pytest.mark.parametrize("name", ["hunyuan_video", "hunyuan_video15", "ltx", "mochi"])
+@pytest.mark.parametrize("name", ["hunyuan_video", "hunyuan_video15", "ltx", "ltx2", "mochi"])
 def test_padding_does_not_change_what_is_predicted(name):
     model = tiny_transformer(name)
     latents, sigma, text = tiny_inputs(model, 1)
@@ -178,6 +189,7 @@ def test_sizes_that_a_class_cannot_have_are_refused():
         ("hunyuan_video15", {"head_size": 4}, "at least 6"),
         ("mochi", {"text_size": 12}, "pools them with 8 heads"),
         ("ltx", {"head_size": 7, "ffn_size": 84}, "needs it even"),
+        ("ltx2", {"head_size": 6, "ffn_size": 72}, "need a multiple of 4"),
         ("skyreels_v2", {"head_size": 5}, "at least 6"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -15,6 +15,20 @@ TINY: dict[str, dict[str, Any]] = {
         "latents_mean": [0.1, 0.2, 0.3, 0.4],
         "latents_std": [1.0, 2.0, 3.0, 4.0],
     },
+    "AutoencoderKLWan of 2.2": {
+        "base_dim": 4,
+        "decoder_base_dim": 4,
+        "z_dim": 4,
+        "dim_mult": [1, 1, 1, 1],
+        "num_res_blocks": 1,
+        "is_residual": True,
+        "in_channels": 12,
+        "out_channels": 12,
+        "patch_size": 2,
+        "scale_factor_spatial": 16,
+        "latents_mean": [0.1, 0.2, 0.3, 0.4],
+        "latents_std": [1.0, 2.0, 3.0, 4.0],
+    },
     "AutoencoderKLCogVideoX": {
         "block_out_channels": (4, 4, 4, 4),
         "latent_channels": 4,
@@ -71,11 +85,13 @@ TINY: dict[str, dict[str, Any]] = {
 }
 CLASS_OF_FAMILY = {
     "wan": "AutoencoderKLWan",
+    "wan_5b": "AutoencoderKLWan of 2.2",
     "skyreels_v2": "AutoencoderKLWan",
     "cogvideox": "AutoencoderKLCogVideoX",
     "hunyuan_video": "AutoencoderKLHunyuanVideo",
     "hunyuan_video15": "AutoencoderKLHunyuanVideo15",
     "ltx": "AutoencoderKLLTXVideo",
+    "ltx2": "AutoencoderKLLTX2Video",
     "mochi": "AutoencoderKLMochi",
 }
 
@@ -83,7 +99,7 @@ CLASS_OF_FAMILY = {
 def tiny_autoencoder(class_name: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        vae = getattr(diffusers, class_name)(**TINY[class_name])
+        vae = getattr(diffusers, class_name.split()[0])(**TINY[class_name])
     if class_name in (
         "AutoencoderKLLTXVideo",
         "AutoencoderKLLTX2Video",

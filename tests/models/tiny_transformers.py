@@ -54,7 +54,8 @@ def tiny_inputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Latents of 25 tokens a clip, which 2, 3 and 4 do not divide, noise levels, and text.
 
-    The first clip's caption is shorter than the others', and ends in padding.
+    The first clip's caption is shorter than the others', and ends in padding. A pooled state comes
+    before the words, where the family has one.
     """
     geometry = family_named(model.shape.family).geometry
     width, height = geometry.side_multiple
@@ -67,6 +68,6 @@ def tiny_inputs(
 
     latents_BCFHW = normal(num_clips, model.shape.latent_channels, *geometry.latent_grid(bucket))
     sigma_B = torch.rand(num_clips, generator=generator, dtype=torch.float64).to(dtype)
-    text_BLD = normal(num_clips, model.shape.text_tokens, model.shape.text_size)
-    text_BLD[0, 2:] = 0.0
+    text_BLD = normal(num_clips, model.shape.text_rows, model.shape.text_size)
+    text_BLD[0, model.shape.pooled_rows + 2 :] = 0.0
     return latents_BCFHW, sigma_B, text_BLD

@@ -1,4 +1,7 @@
-"""Plans of tiny steps with encoders beside the shortest there are, found by trying everything."""
+"""Plans of tiny steps with encoders beside the shortest there are, found by trying everything.
+
+The slow test runs 600 of each kind, or those that ARACHNE_INSTANCES names (`0:150`).
+"""
 
 from dataclasses import dataclass
 from math import exp, log
@@ -16,6 +19,7 @@ from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import LaunchCosts, PlanningProblem
 from arachne.planner.tree import plan_arachne
 from tests.planner.dag_problems import EncoderCosts, check_dag, dag_problem, encoded
+from tests.planner.instances import instances
 from tests.planner.problems import batch_of
 from tests.planner.trying_everything import shortest_s
 
@@ -121,13 +125,15 @@ def tiny_problem(seed: int, *, stack_tokens: int) -> PlanningProblem:
 
 @pytest.mark.parametrize(("stack_tokens", "worst"), [(0, 1.03), (2 * _TOKENS, 1.06)])
 @pytest.mark.parametrize(
-    "num_instances", [25, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+    "seeds",
+    [
+        range(25),
+        pytest.param(instances(600), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
 )
-def test_plans_of_tiny_steps_are_as_short_as_any(
-    num_instances: int, stack_tokens: int, worst: float
-):
+def test_plans_of_tiny_steps_are_as_short_as_any(seeds: range, stack_tokens: int, worst: float):
     ratios: list[float] = []
-    for seed in range(num_instances):
+    for seed in seeds:
         problem = tiny_problem(seed, stack_tokens=stack_tokens)
         optimum_s = shortest_s(problem)
         try:

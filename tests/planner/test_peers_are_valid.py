@@ -25,7 +25,7 @@ from tests.planner.problems import (
     stack_limits,
 )
 
-GPUS = st.sampled_from([1, 6, 7, 12, 24])
+GPUS = st.sampled_from([1, 6, 7, 12, 20, 24])
 CAP_KEEPERS = [name for name in PEERS if name != "knapformer"]
 
 
@@ -115,7 +115,7 @@ def test_hotspa_is_never_longer_than_one_degree_for_all(batch: Batch, num_gpus: 
 
 
 @pytest.mark.parametrize("name", PEERS)
-@pytest.mark.parametrize("num_gpus", [1, 2, 6, 7, 12, 24])
+@pytest.mark.parametrize("num_gpus", [1, 2, 6, 7, 12, 20, 24])
 def test_one_clip_is_planned_on_any_world(name: str, num_gpus: int):
     batch = batch_of("96x64x33")
 

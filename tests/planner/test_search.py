@@ -1,6 +1,9 @@
 """What trees of mixed ladders and starts made of configurations find, and how long plans take."""
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
 from time import process_time
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from arachne.core.batch import Batch
 from arachne.core.blocks import allowed_degrees, ladders, plan_blocks
-from arachne.core.cascade import Cascade
+from arachne.core.cascade import Cascade, Encoder
 from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
@@ -25,6 +28,7 @@ from arachne.planner.tree import plan_arachne
 from arachne.planner.trees import Trees
 from arachne.planner.variants import Variants
 from arachne.planner.warm_start import from_plan
+from tests.planner.dag_problems import encoded
 from tests.planner.problems import (
     BUCKETS,
     TableCosts,
@@ -236,22 +240,73 @@ def test_no_peer_that_keeps_the_cap_is_shorter(num_gpus: int):
 def test_more_time_means_more_iterations_and_none_means_none():
     assert iterations_within(0.0, 8, 16) == 0
     assert 0 < iterations_within(0.5, 64, 256) < iterations_within(1.0, 64, 256)
-    # 5 − 0.01 − 4,096 · 3e-4 · 3 − 1,024 · 1.5e-4 s are left for steps of (8e-5 + 4 · 3e-5) · 1.5.
-    assert iterations_within(5.0, 1024, 4096) == int(1.15 / 3e-4)
+    # 5 − 0.01 − 4,096 · 3e-4 · 2 − 1,024 · (5e-5 + 2e-4) s are left for steps of
+    # (8e-5 + 4 · 3e-5) · 1.5.
+    assert iterations_within(5.0, 1024, 4096) == int(2.2764 / 3e-4)
     assert iterations_within(1.0, 64, 256, num_ladders=5) < iterations_within(1.0, 64, 256)
     assert iterations_within(1.0, 64, 256, has_encoders=True) < iterations_within(1.0, 64, 256)
 
 
 def test_what_planning_takes_in_any_case_leaves_less_time_for_iterations():
-    # Measured without iterations: 2.5 to 3.0 s on 1,024 GPUs with 2,048 clips and 10 ladders,
-    # 0.68 s on 256 with 512 clips and 8, and 0.016 s on 8 with 16 clips and 3.
+    # Measured without iterations: on 1,024 GPUs with 2,048 clips and 10 ladders, on 256 with 512
+    # clips and 8, and on 8 with 16 clips and 3.
     for num_gpus, num_clips, num_ladders, fixed_s in (
-        (1024, 2048, 10, 3.0),
-        (256, 512, 8, 0.68),
-        (8, 16, 3, 0.016),
+        (1024, 2048, 10, 1.62),
+        (256, 512, 8, 0.33),
+        (8, 16, 3, 0.012),
     ):
         assert iterations_within(0.7 * fixed_s, num_gpus, num_clips, num_ladders=num_ladders) == 0
         assert iterations_within(1.4 * fixed_s, num_gpus, num_clips, num_ladders=num_ladders) > 0
+
+
+def test_starts_that_only_longer_searches_make_are_paid_before_more_steps():
+    def iterations(budget_s: float) -> int:
+        return iterations_within(budget_s, 64, 128, num_ladders=6)
+
+    assert [iterations(budget_s) for budget_s in (0.16, 0.17, 0.2, 0.23)] == [389, 399, 399, 399]
+    assert iterations(0.3) > 500
+
+
+@pytest.mark.parametrize(("num_gpus", "encoder"), [(4, ()), (8, ()), (8, ("vae",))])
+def test_a_budget_of_some_times_the_start_makes_no_more_calls_than_that(
+    num_gpus: int, encoder: tuple[Encoder, ...]
+):
+    batch = encoded(batch_of(*Random(1).choices(BUCKETS, k=4 * num_gpus)), encoder)
+    problem = problem_of(batch, num_gpus, iterations=0, memory_bytes=64e9)
+
+    num_clips = len(batch.clips)
+    num_ladders = len(ladders(num_gpus, problem.degrees))
+    start_s = 0.01 + 3e-4 * num_clips * (1.0 + num_gpus / 1024) + 5e-5 * num_gpus * num_ladders
+    start_s *= 2.5 if encoder else 1.0
+    num_calls(problem)  # fills caches of what does not change
+    of_start = num_calls(problem)
+
+    for times in (1, 2, 10):
+        iterations = iterations_within(
+            times * start_s,
+            num_gpus,
+            num_clips,
+            num_ladders=num_ladders,
+            has_encoders=problem.has_encoders,
+        )
+        found = num_calls(replace(problem, iterations=iterations))
+        assert found <= 1.01 * times * of_start  # a few calls depend on what ran before
+
+
+def num_calls(problem: PlanningProblem) -> int:
+    """Calls of Python functions that a plan takes: time, but the same on every machine."""
+    found = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal found
+        found += event == "call"
+
+    sys.setprofile(count)
+    try:
+        plan_arachne(problem)
+    finally:
+        sys.setprofile(None)
+    return found
 
 
 @pytest.mark.parametrize("num_gpus", [8, 64])

@@ -4,21 +4,22 @@ Hypothesis looks for odd problems in `test_dag_laws.py`; here it is numbers that
 test runs problems 0 to 9,999, or those that ARACHNE_INSTANCES names: `2000:4000` is a part of them.
 """
 
-import os
 from dataclasses import replace
 from math import inf
 from random import Random
 
 import pytest
 
+from arachne.core.blocks import plan_blocks
 from arachne.core.errors import InfeasibleError
+from arachne.core.plan import Plan
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import PEERS, PLANNERS
 from tests.planner.dag_problems import EncoderCosts, check_dag, planned, random_dag_problem
+from tests.planner.instances import instances
 
 SLOW_PEERS = ("flexsp", "fcp", "gpipe")
-FIRST, END = map(int, os.environ.get("ARACHNE_INSTANCES", "0:10000").split(":"))
 CHEAP_PEERS = {name: planner for name, planner in PEERS.items() if name not in SLOW_PEERS}
 
 
@@ -26,7 +27,7 @@ CHEAP_PEERS = {name: planner for name, planner in PEERS.items() if name not in S
     "seeds",
     [
         range(150),
-        pytest.param(range(FIRST, END), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param(instances(10_000), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
 )
 def test_every_plan_of_a_random_problem_is_valid_and_arachne_s_the_shortest(seeds: range):
@@ -41,6 +42,7 @@ def test_every_plan_of_a_random_problem_is_valid_and_arachne_s_the_shortest(seed
         for name, plan in plans.items():
             if plan is not None:
                 check_dag(plan, problem)
+                check_blocks(plan, problem)
                 assert bound_s <= plan.makespan_s, (seed, name)
         arachne = plans["arachne"]
         assert arachne is not None, seed
@@ -50,15 +52,25 @@ def test_every_plan_of_a_random_problem_is_valid_and_arachne_s_the_shortest(seed
 
 
 @pytest.mark.parametrize(
-    "num_instances", [40, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+    "seeds",
+    [
+        range(40),
+        pytest.param(instances(2_000), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
 )
 @pytest.mark.parametrize("name", CHEAP_PEERS)
-def test_models_of_other_systems_encode_in_place(name: str, num_instances: int):
-    for seed in range(num_instances):
+def test_models_of_other_systems_encode_in_place(name: str, seeds: range):
+    for seed in seeds:
         problem = without_memory_cap(random_dag_problem(Random(seed)))  # one of them keeps none
         plan = planned(CHEAP_PEERS[name], problem)
         if plan is not None:
             check_dag(plan, problem)
+
+
+def check_blocks(plan: Plan, problem: PlanningProblem) -> None:
+    """Launches are on blocks, whose process groups a runtime has made."""
+    of_degree = plan_blocks(problem.num_gpus, problem.degrees)
+    assert all(launch.gpus in of_degree[launch.degree] for launch in plan.launches)
 
 
 def without_memory_cap(problem: PlanningProblem) -> PlanningProblem:

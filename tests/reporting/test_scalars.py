@@ -12,6 +12,8 @@ def test_a_training_row_is_grouped_and_holds_what_is_known():
         mfu=0.4,
         peak_memory_bytes=2.5e9,
         grad_norm=float("nan"),
+        rejected=3,
+        left_out=1,
         bucket_losses={"832x480x81": 0.7},
         sigma_losses={"q1": 0.9},
     )
@@ -20,6 +22,8 @@ def test_a_training_row_is_grouped_and_holds_what_is_known():
         "train/lr": 1e-4,
         "speed/mfu": 0.4,
         "memory/peak_gb": 2.5,
+        "data/rejected": 3,
+        "data/left_out": 1,
         "train/loss_sigma_q1": 0.9,
         "train/loss/832x480x81": 0.7,
     }

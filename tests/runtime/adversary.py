@@ -1,10 +1,11 @@
 """The executor's waiting, without torch: what each rank does in order, and who may go on when.
 
-A rank is a list of acts. It posts what it will receive, then does its launches: an encoder's acts
-send, a training launch receives and then meets its members in collectives of its forward, of what
-it recomputes, and of its backward; at last all ranks meet in the reduction. A meeting goes on when
-all its members have entered their next meeting of that group, whatever it is: groups are queues,
-as a communicator is. An adversary chooses who acts next and how late a message arrives.
+A rank is a list of acts. It posts what it will receive, then does its launches: an encoder's ranks
+meet if they share a clip, and one sends it; a training launch receives and then meets its members
+in collectives of its forward, of what it recomputes, and of its backward; at last all ranks meet in
+the reduction. A meeting goes on when all its members have entered their next meeting of that group,
+whatever it is: groups are queues, as a communicator is. An adversary chooses who acts next and how
+late a message arrives.
 """
 
 from collections import defaultdict, deque
@@ -75,12 +76,7 @@ def acts_of_steps(plans: Sequence[PlacedPlan]) -> list[list[Act]]:
 def _launch_acts(plan: PlacedPlan, index: int, rank: int, routes: Sequence[Route]) -> list[Act]:
     launch = plan.launches[index]
     if launch.cascade.module != "dit":
-        return [
-            Send(_key(route, target))
-            for route in routes
-            if route.encoder == index
-            for target in route.receivers
-        ]
+        return _encoder_acts(plan, index, rank, routes)
     received: list[Act] = [
         Receive(_key(route, rank))
         for route in routes
@@ -93,6 +89,19 @@ def _launch_acts(plan: PlacedPlan, index: int, rank: int, routes: Sequence[Route
         *received,
         *(Meet(launch.ranks, f"{phase} of launch {index} of {plan.step}") for phase in phases),
     ]
+
+
+def _encoder_acts(plan: PlacedPlan, index: int, rank: int, routes: Sequence[Route]) -> list[Act]:
+    """Ranks that share a clip meet once for it; one of them sends what they made."""
+    launch = plan.launches[index]
+    acts: list[Act] = []
+    for route in routes:
+        if route.encoder == index:
+            if launch.degree > 1:
+                acts.append(Meet(launch.ranks, f"slot {route.slot}, launch {index} of {plan.step}"))
+            if rank == route.source:
+                acts += [Send(_key(route, target)) for target in route.receivers]
+    return acts
 
 
 def _key(route: Route, target: int) -> Key:

@@ -29,6 +29,7 @@ def two_steps(
         vae_second_per_token=rng.choice((0.05, 0.25, 1.0)),
         text_s=rng.choice((0.0, 4.0, 50.0)),
         hop_s=rng.choice((0.0, 5.0, 200.0)),
+        vae_degrees=rng.choice(((1,), (1, 2), (1, 2, 4, 8))) if world_size > 1 else (1,),
     )
     stack_tokens, planner = rng.choice((0, 1024, 4096)), rng.choice(_PLANNERS)
 

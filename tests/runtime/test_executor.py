@@ -31,12 +31,12 @@ def test_a_launch_of_an_encoder_is_refused_without_encoders_before_anything_runs
     work.assert_not_called()
 
 
-def test_an_encoder_shared_out_over_ranks_is_refused_before_anything_runs():
+def test_captions_that_several_ranks_encode_are_refused_before_anything_runs():
     trained = launch(0, ranks=(0,), start_s=0.0)
-    shared = replace(trained, ranks=(0, 1), cascade=replace(trained.cascade, module="vae"))
+    shared = replace(trained, ranks=(0, 1), cascade=replace(trained.cascade, module="text"))
     work = Mock()
 
-    with pytest.raises(ConfigError, match="launch 0 of the plan of step 7 is 'vae' on 2 ranks; an"):
+    with pytest.raises(ConfigError, match="0 of the plan of step 7 is 'text' on 2 ranks; captions"):
         run_launches(
             plan_of(shared, trained),
             rank=0,

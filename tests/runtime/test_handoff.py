@@ -68,8 +68,16 @@ def test_a_result_for_the_next_step_goes_where_the_next_plan_trains_it():
     )
     (route,) = routes_of(plan, next_plan)
     assert route == Route(
-        step=5, module="vae", slot=0, bucket=CLIP, encoder=0, trainer=1, source=1, targets=(1, 2)
+        step=5, module="vae", slot=0, bucket=CLIP, encoder=0, trainer=1, makers=(1,), targets=(1, 2)
     )
+
+
+def test_what_several_ranks_made_together_is_there_for_each_and_sent_by_the_first():
+    plan = plan_of(
+        launch("vae", 0, ranks=(1, 2), start_s=0.0), launch("dit", 0, ranks=(0, 2), start_s=2.0)
+    )
+    (route,) = routes_of(plan, None)
+    assert (route.makers, route.source, route.receivers) == ((1, 2), 1, (0,))
 
 
 def shape_of(module: Encoder, bucket: Bucket) -> tuple[int, ...]:
@@ -130,6 +138,7 @@ class Rank:
         time.sleep(self.dawdle.uniform(0.0, 0.003))
         step += cascade.steps_ahead
         for slot in cascade.slots:
+            meet(self.groups.of(launch.ranks), 1)
             result = result_of(step, cascade.module, slot, cascade.bucket)
             self.handoffs.give(step, cascade.module, slot, result)
 

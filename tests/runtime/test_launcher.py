@@ -208,6 +208,21 @@ def test_signals_are_passed_on_and_the_ranks_decide(number, tmp_path: Path):
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_ranks_first_moment_ends_it_and_is_not_handled_as_by_its_launcher(
+    number, monkeypatch
+):
+    begin = launcher.end_by_signals
+
+    def signalled(*numbers) -> None:
+        os.kill(os.getpid(), number)
+        begin(*numbers)
+
+    monkeypatch.setattr(launcher, "end_by_signals", signalled)
+    with pytest.raises(LostRankError, match=f"rank . was ended by {number.name}"):
+        run_ranks(2, rank_and_sum, (10,))
+
+
 SCRIPT = """
 import os, sys, time
 import torch.distributed as dist

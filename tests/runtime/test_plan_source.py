@@ -14,17 +14,22 @@ from tests.runtime.rank_groups import all_end, children, open_groups
 pytestmark = pytest.mark.distributed
 
 
+def plan_source(world, **options):
+    """Plans of `planning_functions`, on all ranks of a world of their own."""
+    return PlanSource(
+        world,
+        open_groups(world)[1].world,
+        make_plan=made_plan,
+        make_fallback=fallback_plan,
+        **{"timeout_s": 60.0, "say": print, **options},
+    )
+
+
 def obtain_all(world, wishes, timeout_s, num_ahead):
     """Obtain a plan for every wish; the planners' names, the digests, what was said."""
     said, names, digests = [], [], []
-    with PlanSource(
-        world,
-        open_groups(world)[1].world,
-        request_of=lambda step: (step, wishes[step]),
-        make_plan=made_plan,
-        make_fallback=fallback_plan,
-        timeout_s=timeout_s,
-        say=said.append,
+    with plan_source(
+        world, request_of=lambda step: (step, wishes[step]), timeout_s=timeout_s, say=said.append
     ) as plans:
         for step in range(len(wishes)):
             for ahead in range(step, min(step + num_ahead, len(wishes))):
@@ -87,15 +92,8 @@ def test_a_planner_that_is_late_is_ended_and_the_next_plan_is_made():
 
 def obtain_hurried(world):
     said = []
-    with PlanSource(
-        world,
-        open_groups(world)[1].world,
-        request_of=lambda step: (step, "late"),
-        make_plan=made_plan,
-        make_fallback=fallback_plan,
-        timeout_s=60.0,
-        say=said.append,
-        hurries=lambda: True,
+    with plan_source(
+        world, request_of=lambda step: (step, "late"), say=said.append, hurries=lambda: True
     ) as plans:
         begin_s = time.monotonic()
         plans.obtain(0)
@@ -113,15 +111,7 @@ def test_a_run_that_is_to_stop_does_not_wait_for_a_plan():
 
 def kill_the_idle_planner(world):
     said = []
-    with PlanSource(
-        world,
-        open_groups(world)[1].world,
-        request_of=lambda step: (step, "plan"),
-        make_plan=made_plan,
-        make_fallback=fallback_plan,
-        timeout_s=60.0,
-        say=said.append,
-    ) as plans:
+    with plan_source(world, request_of=lambda step: (step, "plan"), say=said.append) as plans:
         plans.obtain(0)
         planners = children()
         for planner in planners:
@@ -144,15 +134,7 @@ def test_a_plan_made_ahead_is_there_at_once():
 
 
 def obtain_with_pause(world):
-    with PlanSource(
-        world,
-        open_groups(world)[1].world,
-        request_of=lambda step: (step, "slow"),
-        make_plan=made_plan,
-        make_fallback=fallback_plan,
-        timeout_s=20.0,
-        say=print,
-    ) as plans:
+    with plan_source(world, request_of=lambda step: (step, "slow"), timeout_s=20.0) as plans:
         plans.obtain(0)
         plans.request(1)
         time.sleep(0.8)
@@ -167,15 +149,7 @@ def test_a_control_c_does_not_end_the_planner():
 
 
 def close_while_planning(world):
-    plans = PlanSource(
-        world,
-        open_groups(world)[1].world,
-        request_of=lambda step: (step, "late"),
-        make_plan=made_plan,
-        make_fallback=fallback_plan,
-        timeout_s=60.0,
-        say=print,
-    )
+    plans = plan_source(world, request_of=lambda step: (step, "late"))
     plans.request(0)
     time.sleep(0.8 if world.rank == 0 else 0.0)
     planners, begin_s = children(), time.monotonic()
@@ -197,15 +171,7 @@ def test_a_fallback_that_fails_ends_the_run():
 
 def obtain_renewed(world):
     wishes, said = {0: "raise", 1: "raise"}, []
-    with PlanSource(
-        world,
-        open_groups(world)[1].world,
-        request_of=lambda step: (step, wishes[step]),
-        make_plan=made_plan,
-        make_fallback=fallback_plan,
-        timeout_s=60.0,
-        say=said.append,
-    ) as plans:
+    with plan_source(world, request_of=lambda step: (step, wishes[step]), say=said.append) as plans:
         plans.request(0)
         plans.request(1)
         wishes.update({0: "plan", 1: "plan"})

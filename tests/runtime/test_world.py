@@ -8,12 +8,8 @@ import torch
 from arachne.core.errors import ConfigError
 from arachne.runtime import collectives
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.world import (
-    default_num_ranks,
-    is_under_torchrun,
-    join_world,
-    resolved_device_kind,
-)
+from arachne.runtime.torchrun import is_under_torchrun
+from arachne.runtime.world import default_num_ranks, join_world, resolved_device_kind
 from tests.runtime.rank_groups import open_groups
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -52,6 +48,31 @@ def test_auto_takes_a_gpu_where_there_is_one(machine):
     ]
     machine(0)
     assert [resolved_device_kind(kind) for kind in ("auto", "cpu")] == ["cpu", "cpu"]
+
+
+class JoiningError(Exception):
+    """Instead of joining."""
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])
+def test_groups_of_gpus_keep_the_hosts_order_unless_the_user_says_otherwise(
+    machine, monkeypatch, given, found
+):
+    machine(1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr("arachne.runtime.world.end_by_signals", lambda *signals: None)
+
+    def join(*arguments, **named):
+        raise JoiningError(os.environ["NCCL_LAUNCH_ORDER_IMPLICIT"])
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", join)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("NCCL_LAUNCH_ORDER_IMPLICIT", given or "")  # it is put back in the end
+    if given is None:
+        monkeypatch.delenv("NCCL_LAUNCH_ORDER_IMPLICIT")
+    with pytest.raises(JoiningError, match=found):
+        join_world("cuda", 1.0, store=torch.distributed.HashStore())
 
 
 def test_cuda_without_a_gpu_is_refused_in_one_line(machine):

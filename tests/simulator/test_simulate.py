@@ -1,6 +1,7 @@
 from collections import defaultdict
 from dataclasses import replace
 from random import Random
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -446,3 +447,15 @@ def test_waiting_for_a_rank_or_a_barrier_is_no_handoff(is_barrier: bool):
 
     assert slow.makespan_s == plan.makespan_s
     assert not [span for span in slow.spans if span.kind == "handoff"]
+
+
+def test_a_thousand_gpus_and_four_thousand_clips_are_simulated_in_seconds():
+    batch = batch_of(*[BUCKETS[slot % len(BUCKETS)] for slot in range(4096)])
+    plan = PLANNERS["static_dp"](problem_of(batch, 1024, stack_tokens=0, max_degree=1))
+    noise = Perturbation(seed=1, jitter=0.1, straggler_share=0.1, straggler_factor=2.0)
+    started_s = process_time()
+
+    trace = simulate(place(plan, cluster_of(1024, 8), 0), costs_of(1024), noise)
+
+    assert process_time() - started_s < 5.0  # about 0.6 s
+    assert len({span.launch for span in trace.spans if span.launch is not None}) == 4096

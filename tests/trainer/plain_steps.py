@@ -65,12 +65,9 @@ def wan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor
 
 
 def hunyuan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
-    words = text[:, : int(mask.sum())].mean(dim=1)  # stands in for CLIP's state
-    pooled = torch.zeros(1, module.config.pooled_projection_dim, dtype=text.dtype)
-    size = min(pooled.shape[1], words.shape[1])
-    pooled[:, :size] = words[:, :size]
+    pooled, words = text[:, 0, : module.config.pooled_projection_dim], text[:, 1:]
     guidance = torch.tensor([1000.0], dtype=text.dtype)
-    return module(noisy, timestep, text, mask, pooled, guidance, return_dict=False)[0]
+    return module(noisy, timestep, words, mask, pooled, guidance, return_dict=False)[0]
 
 
 def hunyuan15(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -103,15 +100,37 @@ def ltx(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor
     return output.transpose(1, 2).reshape(noisy.shape)
 
 
+def ltx2(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+    """The whole class beside some audio, from which the video is isolated."""
+    frames, height, width = noisy.shape[2:]
+    output = module(
+        noisy.flatten(2).transpose(1, 2),
+        torch.full((1, 3, module.config.audio_in_channels), 0.7, dtype=noisy.dtype),
+        text,
+        text.flip(1),
+        timestep,
+        encoder_attention_mask=mask,
+        num_frames=frames,
+        height=height,
+        width=width,
+        audio_num_frames=3,
+        isolate_modalities=True,
+        return_dict=False,
+    )[0]
+    return output.transpose(1, 2).reshape(noisy.shape)
+
+
 def mochi(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
     return module(noisy, text, timestep, mask, return_dict=False)[0]
 
 
 FORWARDS = {
     "wan": wan,
+    "wan_5b": wan,
     "skyreels_v2": wan,
     "hunyuan_video": hunyuan,
     "hunyuan_video15": hunyuan15,
     "ltx": ltx,
+    "ltx2": ltx2,
     "mochi": mochi,
 }

@@ -80,10 +80,26 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
         ("run.steps=many", "run.toml: run.steps: expected int, got str"),
         ("data.fps=0", "data.fps is 0.0; it must be between 0.1 and 240"),
         ("data.resolution=8", "data.resolution is 8; it must be at least 16"),
+        ("data.resolution=[480, 8]", "data.resolution is 8; it must be at least 16"),
+        ("data.resolution=[]", "data.resolution is empty; name at least one, such as 480"),
+        ("data.weight=2.0", "data.weight is 2, but the run has one dataset, and weights say"),
+        (
+            'data.others=["a"]',
+            "expected object, got str; write a section for each, [[data.others]]",
+        ),
+        ('data.others={path="a"}', "got object; write a section for each, [[data.others]]"),
+        (
+            "data.others=[{repeats=2.0}]",
+            "missing setting 'data.others[0].path'; add it to [[data.others]], text in quotes",
+        ),
+        ("data.fit=pad", "data.fit: invalid enum value 'pad'; choose 'crop' or 'letterbox'"),
         ("data.held_out=1.5", "data.held_out is 1.5; it must be between 0 and 1"),
         ("data.frame_buckets=[]", "data.frame_buckets is empty; name at least one length"),
         ("data.missing_caption=skip", "data.missing_caption: "),
-        ("model.family=sora", "model.family 'sora' is not built; choose 'wan', 'cogvideox'"),
+        (
+            "model.family=sora",
+            "model.family 'sora' is not built; choose 'wan', 'wan_5b', 'cogvideox'",
+        ),
         (
             "model.preset=wan-2b",
             "model.preset 'wan-2b' is none of family 'wan'; did you mean 'wan-",

@@ -3,9 +3,11 @@
 import hashlib
 import shutil
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arachne.core.errors import CheckpointError
@@ -14,7 +16,7 @@ from arachne.cost.online_calibration import OnlineCalibration
 from arachne.reporting.run_files import MANIFEST
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
-from arachne.trainer.checkpoint_reader import CheckpointReader
+from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
 from arachne.trainer.loop import train
@@ -28,6 +30,7 @@ class Part:
     """What one rank saw of a run, or of the part after it was resumed."""
 
     losses: list[float]
+    rates: list[float]
     clips: list[list[str]]
     plans: list[PlacedPlan]
     parameters: list[str]
@@ -57,6 +60,7 @@ def part_of_a_run(world: World, config: RunConfig, options: dict[str, Any]) -> P
         train(session, replace(heard.listener, on_step=on_step), **options)
     return Part(
         losses=heard.losses,
+        rates=[report.lr for report in heard.reports],
         clips=heard.clips,
         plans=[report.plan for report in heard.reports],
         parameters=parameters,
@@ -98,6 +102,13 @@ def test_another_world_or_planner_takes_no_stored_plan(clips, tmp_path):
         assert part.clips == whole.clips[3:]
 
 
+def at_the_end(config: RunConfig, kind: str) -> np.ndarray:
+    """All values of one kind in a run's last checkpoint."""
+    reader = CheckpointReader(newest(Path(config.run.dir), on_skip=print))
+    sizes = {name: prod(shape) for name, shape in sorted(reader.parameters.items())}
+    return np.concatenate([reader.read(name, kind, 0, size) for name, size in sizes.items()])
+
+
 @pytest.mark.parametrize(
     ("dtype", "parts", "error"),
     [
@@ -112,15 +123,21 @@ def test_a_run_goes_on_as_one_over_changing_worlds(clips, tmp_path, dtype, parts
     (whole,) = run_ranks(1, part_of_a_run, (config, {"resume": False}))
     there = with_manifest(moved(config, tmp_path / "run"))
     losses: list[float] = []
+    rates: list[float] = []
     names: list[list[str]] = []
     for world_size, steps in parts:
         # Clips may be read ahead as far as a machine has room.
         own = changed(changed(there, "run", steps=steps), "data", read_ahead_mb=world_size)
         part = run_ranks(world_size, part_of_a_run, (own, {"resume": bool(losses)}))[0]
         losses += part.losses
+        rates += part.rates
         names += part.clips
     assert names == whole.clips
+    assert rates == whole.rates
     assert losses == pytest.approx(whole.losses, rel=error)
+    for kind in ("master", "ema"):
+        found, needed = (at_the_end(own, kind) for own in (there, config))
+        assert np.linalg.norm(found - needed) <= error * np.linalg.norm(needed), kind
 
 
 def without_one(world: World, config: RunConfig, options: dict[str, Any]) -> Part:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from diffusers import WanTransformer3DModel
 from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError, DataError
@@ -186,6 +187,19 @@ def test_a_lora_with_another_effect_is_not_exported(tmp_path, config, monkeypatc
     with pytest.raises(DataError, match="nothing was exported"):
         exported(config, tmp_path / "out", to=to)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")]
+)
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, config, monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(export_module, "save_diffusers_lora", refuse)
+    with pytest.raises(ConfigError, match=r"out' cannot be written: No space left on device; "):
+        exported(config, tmp_path / "out", to="diffusers")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_merge_that_changes_the_model_is_not_exported(tmp_path, config, monkeypatch):

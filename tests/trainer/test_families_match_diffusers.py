@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from arachne.core.families import family_named
 from arachne.models import hunyuan_video15
-from arachne.models.diffusers_module import diffusers_class
 from arachne.models.families import TRANSFORMERS
-from arachne.runtime import collectives
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.sequence_parallel import install, sequence_parallel
 from arachne.trainer.dataset import ClipArrays
-from arachne.trainer.ddpm import Ddpm
-from arachne.trainer.flow_matching import FlowMatching
-from arachne.trainer.objective import ClipSample, clip_losses
-from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.objective import ClipSample
 from tests.models.tiny_transformers import tiny_inputs, tiny_transformer
 from tests.runtime.rank_groups import open_groups
 from tests.runtime.tiny_wan import float64_everywhere
+from tests.trainer.launch_gradients import launch_errors
 from tests.trainer.plain_steps import level_of, plain_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks for float32
@@ -53,55 +47,25 @@ def samples_of(name, model):
     ]
 
 
-def plain_gradient(name, model, samples):
-    """Loss and gradient of the class as it is, clip by clip."""
-    plain = diffusers_class(model.family)(**model.family.options(model.shape)).double()
-    plain.load_state_dict(model.module.state_dict())
-
-    def of_clip(sample, index, num_words):
-        clean, text = (
-            torch.from_numpy(a).double()[None] for a in (sample.arrays.latents, sample.arrays.text)
-        )
-        mask = (torch.arange(text.shape[1]) < num_words)[None]
-        return plain_loss(name, plain, clean, sample.noise.double()[None], text, mask, index)
-
-    losses = [of_clip(*each) for each in zip(samples, INDICES, NUM_WORDS, strict=True)]
-    parameters = list(plain.parameters())
-    gradient = torch.autograd.grad(sum(losses), parameters, materialize_grads=True)
-    return torch.stack(losses).detach(), gradient
-
-
-def errors_of(world, group, name):
-    """Relative errors of the losses and of the gradient, over all ranks of one launch."""
+def errors_of(group, name):
     model = tiny_transformer(name)
     samples = samples_of(name, model)
-    expected_losses, expected = plain_gradient(name, model, samples)
-    kind = {"ddpm": Ddpm, "flow_matching": FlowMatching}[family_named(name).objective]
-    install(model.module, model.layout)
-    with sequence_parallel(group):
-        losses = clip_losses(
-            model,
-            samples,
-            objective=kind(settings=ObjectiveSettings()),
-            null_text=torch.zeros(model.shape.text_tokens, model.shape.text_size),
-            device=torch.device("cpu"),
-            dtype=torch.float64,
-        )
-        (losses.sum() / world.size).backward()
-    squares = torch.zeros(2, dtype=torch.float64)
-    for parameter, wanted in zip(model.module.parameters(), expected, strict=True):
-        total = torch.zeros_like(wanted) if parameter.grad is None else parameter.grad
-        collectives.all_reduce_sum(total, group)
-        squares += torch.stack([(total - wanted).pow(2).sum(), wanted.pow(2).sum()])
-    of_loss = float(((losses.detach() - expected_losses) / expected_losses).abs().max())
-    return of_loss, float((squares[0] / squares[1]).sqrt())
+
+    def loss_of(plain, clip):
+        arrays = samples[clip].arrays
+        clean, text = (torch.from_numpy(a).double()[None] for a in (arrays.latents, arrays.text))
+        mask = (torch.arange(model.shape.text_tokens) < NUM_WORDS[clip])[None]
+        noise = samples[clip].noise.double()[None]
+        return plain_loss(name, plain, clean, noise, text, mask, INDICES[clip])
+
+    return launch_errors(group, model, samples, loss_of)
 
 
 def errors_of_families(world):
     _, groups = open_groups(world)
     few_tokens = patch.multiple(hunyuan_video15, GLYPH_TOKENS=3, IMAGE_TOKENS=2)
     with float64_everywhere(), few_tokens:
-        return {name: errors_of(world, groups.world, name) for name in TRANSFORMERS}
+        return {name: errors_of(groups.world, name) for name in TRANSFORMERS}
 
 
 @functools.cache

@@ -17,12 +17,11 @@ from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HashedTextEncoder
 from arachne.reporting.run_files import MANIFEST
 from arachne.runtime.launcher import run_ranks
-from arachne.trainer.built_model import built_model
+from arachne.trainer.built_model import training_model
 from arachne.trainer.checkpoint_reader import newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.generate import SampleRequest, generate
 from arachne.trainer.loop import train
-from arachne.trainer.settings.model import ModelSettings
 from tests.models.tiny_autoencoders import CLASS_OF_FAMILY, save_tiny_autoencoder
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session
 
@@ -130,7 +129,17 @@ def test_a_ddpm_run_can_be_sampled_from_its_checkpoint(clips, tmp_path: Path):
     assert not np.array_equal(frames[0], frames[2])
 
 
-def test_weights_that_need_another_encoder_are_refused():
-    settings = ModelSettings(family="hunyuan_video", pretrained="folder")
-    with pytest.raises(ConfigError, match=r"model\.pretrained 'folder' cannot be trained: .*CLIP"):
-        built_model(settings, 0, DctCodec(), HashedTextEncoder(num_tokens=4))
+def test_what_a_family_never_trains_stays_frozen(tmp_path: Path):
+    config = tiny_config(tmp_path, tmp_path)
+    data = replace(config.data, frame_buckets=(1, 9), resolution=64)
+    sizes = {"num_heads": 2, "head_size": 16, "ffn_size": 4 * 32}
+    config = replace(config, data=data, model=replace(config.model, family="ltx2", **sizes))
+    encoders = DctCodec(), HashedTextEncoder(num_tokens=4)
+    lora = {"rank": 2, "targets": "all-linear"}
+    for section, settings, fewest in (("model", {}, 31), ("lora", lora, 20)):
+        model = training_model(changed(config, section, **settings), *encoders)
+        trained = [n for n, p in model.module.named_parameters() if p.requires_grad]
+        assert len(trained) >= fewest
+        assert not any("audio" in name or "av_cross" in name for name in trained)
+    with pytest.raises(ConfigError, match="leave no parameter to train"):
+        training_model(changed(config, "model", train_only=("*audio_attn1*",)), *encoders)

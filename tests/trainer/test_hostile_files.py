@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -134,6 +135,23 @@ def test_a_ledger_cannot_name_a_file_elsewhere(run_dir, index, name):
             read_all(path)
     finally:
         put_index(run_dir, index)
+
+
+@pytest.mark.parametrize("name", ["index.json", "index.json.sha256"])
+def test_a_ledger_that_would_fill_the_memory_is_refused_unread(run_dir, name):
+    path = run_dir / "checkpoints" / NEWEST / name
+    content = path.read_bytes()
+    os.truncate(path, 2**40)  # a hole in the file takes no room on the disk
+    try:
+        with pytest.raises(CheckpointError, match="has more than 268,435,456 bytes"):
+            verified(path.parent)
+    finally:
+        path.write_bytes(content)
+
+
+def test_a_run_file_that_does_not_end_is_refused():
+    with pytest.raises(ConfigError, match="has more than 1,048,576 bytes; name a file of settings"):
+        load_toml(Path("/dev/zero"), RunConfig)
 
 
 @EXAMPLES

@@ -15,10 +15,11 @@ from arachne.runtime.world import World
 from arachne.trainer import milestones
 from arachne.trainer.checkpoint_files import checkpoints_dir, known_best, step_folders
 from arachne.trainer.config import RunConfig
+from arachne.trainer.interval_samples import batch_of_prompts, drawn
 from arachne.trainer.loop import train
 from arachne.trainer.settings.validation import ValidationSettings
 from arachne.trainer.validation import HeldOutLoss
-from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
+from tests.trainer.tiny_runs import changed, plan_of, tiny_config, tiny_session, with_manifest
 
 PROMPTS = ("a", "a", "c")
 SMALL_SAMPLES = {"sample_shape": "32x32x5", "sample_steps": 2}
@@ -177,6 +178,45 @@ def test_each_prompt_is_drawn_once_and_the_same_on_any_number_of_ranks(clips, tm
         assert np.abs(pixels - drawn[2][key]).max() <= 1, "rounding may move a pixel by one"
     assert (drawn[1][4, 0] != drawn[1][0, 0]).any(), "the weights have changed"
     assert (drawn[1][0, 1] != drawn[1][0, 0]).any(), "the same text twice has two noises"
+
+
+def drawn_as_planned(
+    world: World, config: RunConfig, launches: list[Any], steps_till_stop: int | None
+) -> dict[int, bytes] | None:
+    """Videos of this rank, drawn as a plan by hand says; the last rank may be asked to stop."""
+    calls = 0
+
+    def wants_stop() -> bool:
+        nonlocal calls
+        calls += 1
+        is_last = world.rank == world.size - 1
+        return steps_till_stop is not None and is_last and calls > steps_till_stop
+
+    with tiny_session(world, config) as (session, _):
+        plan = plan_of(batch_of_prompts(config, 0), world.size, launches)
+        videos = drawn(session, plan, wants_stop)
+    return None if videos is None else {video.number: video.frames.tobytes() for video in videos}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("steps_till_stop", [None, 0, 3])
+def test_ranks_that_share_a_video_draw_what_one_draws_and_stop_together(
+    clips, tmp_path, steps_till_stop
+):
+    config = config_of(
+        clips, tmp_path / "run", sample_every=4, prompts=PROMPTS, guidance=3.0, **SMALL_SAMPLES
+    )
+    alone = [((number,), (0,)) for number in range(3)]
+    needed = run_ranks(1, drawn_as_planned, (config, alone, None))[0]
+    shared = [((0, 1), (0, 1, 2)), ((2,), (0, 1))]
+    found = run_ranks(3, drawn_as_planned, (config, shared, steps_till_stop))
+    if steps_till_stop is not None:
+        assert found == [None] * 3
+        return
+    assert [sorted(videos) for videos in found] == [[0, 2], [1], []], "decoded by one rank each"
+    for number, pixels in {**found[0], **found[1]}.items():
+        of_one = np.frombuffer(needed[number], np.uint8).astype(int)
+        assert np.abs(np.frombuffer(pixels, np.uint8) - of_one).max() <= 1
 
 
 @pytest.mark.distributed

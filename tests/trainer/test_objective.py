@@ -141,7 +141,7 @@ def test_a_ddpm_model_is_asked_for_v_at_its_timestep(model):
         return (kept**0.5 * noise - (1 - kept) ** 0.5 * clean + 0.5)[None]
 
     (loss,) = clip_losses(
-        SimpleNamespace(predict=predict),
+        SimpleNamespace(predict=predict, shape=model.shape),
         [sample],
         objective=objective,
         null_text=NULL_TEXT,

@@ -21,7 +21,7 @@ from arachne.cost.model import CostModel
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.progress import Unwatched
 from arachne.runtime.world import World
-from arachne.trainer import step
+from arachne.trainer import step, validation
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 from arachne.trainer.memory_reports import (
@@ -138,6 +138,39 @@ def test_inside_a_launch_the_run_ends_with_a_report_and_is_resumed_with_a_raised
         assert known == ((report.num_tokens, report.reserve_share),)
         assert [each.step for each in heard.reports][-2:] == [FULL_STEP, FULL_STEP + 1]
         assert all(each.outcome.is_updated for each in heard.reports)
+
+
+def run_until_full_elsewhere(world: World, config: RunConfig, where: str) -> None:
+    """Memory of rank 1 is full where gradients are added up, or at the held-out loss."""
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("planted")
+
+    with tiny_session(world, config) as (session, heard):
+        if world.rank == CULPRIT and where == "reduce":
+            session.optimizer.reduce = full
+        elif world.rank == CULPRIT:
+            validation.slot_losses = full
+        train(session, heard.listener, resume=False)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("reduce", "step 1, outside of its launches: rank 1 is out of memory; set optimizer.grad"),
+        (
+            "held out",
+            "held-out loss or samples after 0 steps: rank 1 is out of memory; set validat",
+        ),
+    ],
+)
+def test_outside_of_launches_the_run_ends_with_one_line_that_says_where(config, where, line):
+    validated = changed(config, "validation", every=1)
+    with pytest.raises(RankMemoryError) as error:
+        run_ranks(2, run_until_full_elsewhere, (validated, where), timeout_s=60.0)
+    assert str(error.value).startswith(line)
+    assert "--resume" in str(error.value)
 
 
 def tight_costs(spare: float) -> CostModel:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import diffusers
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from diffusers import CogVideoXDDIMScheduler, FlowMatchEulerDiscreteScheduler
 
 from arachne.core.families import family_named
+from arachne.models.diffusers_module import diffusers_class
 from arachne.models.text_padding import word_mask
 from arachne.trainer.ddpm import Ddpm
 from arachne.trainer.flow_matching import FlowMatching
@@ -92,7 +94,8 @@ def check(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("guidance", [1.0, 5.0])
 @pytest.mark.parametrize(
-    ("name", "pipeline"), [("wan", "WanPipeline"), ("skyreels_v2", "SkyReelsV2Pipeline")]
+    ("name", "pipeline"),
+    [("wan", "WanPipeline"), ("wan_5b", "WanPipeline"), ("skyreels_v2", "SkyReelsV2Pipeline")],
 )
 def test_wan_is_sampled_as_its_pipeline_samples(name, pipeline, guidance):
     parts = parts_of(name)
@@ -168,6 +171,69 @@ def test_ltx_is_sampled_as_its_pipeline_samples_at_the_shift_of_its_size(guidanc
     check(found.transpose(1, 2).reshape(parts.noise.shape), ours(parts, steps, guidance))
 
 
+class AudioSizes:
+    """What the pipeline asks of an audio autoencoder before it decodes."""
+
+    mel_compression_ratio = temporal_compression_ratio = 4
+    config = SimpleNamespace(sample_rate=16000, mel_hop_length=160, mel_bins=4, latent_channels=4)
+    latents_mean, latents_std = torch.zeros(4), torch.ones(4)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 5.0])
+def test_ltx2s_video_is_sampled_as_its_pipeline_samples_it_without_audio(guidance):
+    """The pipeline always runs audio beside the video; here it isolates one from the other."""
+    parts = parts_of("ltx2")
+    model = parts.model
+    whole: Any = diffusers_class(model.family)(**model.family.options(model.shape)).eval()
+    whole.load_state_dict(model.module.state_dict())
+    attending = whole.forward
+    whole.forward = lambda **inputs: attending(**inputs | {"isolate_modalities": True})
+    pipeline = diffusers.LTX2Pipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True,
+            base_image_seq_len=1024,
+            max_image_seq_len=4096,
+            base_shift=0.95,
+            max_shift=2.05,
+        ),
+        vae=parts.vae,
+        audio_vae=AudioSizes(),
+        text_encoder=None,
+        tokenizer=None,
+        connectors=None,
+        transformer=whole,
+        vocoder=None,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.connectors = lambda text, mask, **_: (text, text, mask)  # its states are the text
+    found = pipeline(
+        latents=parts.noise.flatten(2).transpose(1, 2),
+        prompt_embeds=parts.text,
+        prompt_attention_mask=word_mask(parts.text).long(),
+        negative_prompt_embeds=parts.null,
+        negative_prompt_attention_mask=word_mask(parts.null).long(),
+        guidance_scale=guidance,
+        stg_scale=0.0,
+        audio_stg_scale=0.0,
+        modality_scale=1.0,
+        audio_modality_scale=1.0,
+        guidance_rescale=0.0,
+        num_inference_steps=NUM_STEPS,
+        output_type="latent",
+        return_dict=False,
+        **parts.size,
+    )[0]
+    settings = ObjectiveSettings(
+        shift="auto", shift_tokens=(1024, 4096), shift_exponents=(0.95, 2.05), max_shift=100.0
+    )
+    steps = FlowMatching(settings=settings).sampler_steps(NUM_STEPS, parts.num_tokens)
+    mean, std = (
+        each.view(1, -1, 1, 1, 1) for each in (parts.vae.latents_mean, parts.vae.latents_std)
+    )
+    found = (found - mean) * parts.vae.config.scaling_factor / std
+    check(found, ours(parts, steps, guidance))
+
+
 def test_hunyuan_video_is_sampled_as_its_pipeline_samples():
     parts = parts_of("hunyuan_video")
     made = diffusers.HunyuanVideoPipeline(
@@ -179,15 +245,13 @@ def test_hunyuan_video_is_sampled_as_its_pipeline_samples():
         text_encoder_2=None,
         tokenizer_2=None,
     )
-    mask = word_mask(parts.text)
-    pooled = parts.text[:, : int(mask.sum())].mean(dim=1)
-    size = parts.model.module.config.pooled_projection_dim
-    pooled = torch.nn.functional.pad(pooled[:, :size], (0, max(0, size - pooled.shape[1])))
+    words = parts.text[:, 1:]
     found = theirs(
         made,
         parts,
-        pooled_prompt_embeds=pooled,
-        prompt_attention_mask=mask,
+        prompt_embeds=words,
+        pooled_prompt_embeds=parts.text[:, 0, : parts.model.shape.pooled_text_size],
+        prompt_attention_mask=word_mask(words),
         guidance_scale=1.0,
     )
     steps = FlowMatching(settings=ObjectiveSettings(shift=7.0)).sampler_steps(NUM_STEPS, 25)

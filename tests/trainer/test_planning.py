@@ -12,10 +12,14 @@ from arachne.core.blocks import plan_blocks
 from arachne.core.cascade import Cascade
 from arachne.core.errors import ConfigError, InfeasibleError
 from arachne.core.families import family_named
+from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
 from arachne.cost.model import CostModel
+from arachne.planner import tree
 from arachne.planner.budget import iterations_within
+from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import PLANNERS
+from arachne.planner.static_sp import plan_static_sp
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning import PlanRequest, placed_plan, plan_batch, run_costs, run_request
 from arachne.trainer.settings.data import DataSettings
@@ -110,6 +114,25 @@ def test_degrees_are_multiples_of_a_domain():
         plan_batch(replace(request, costs=costs_of(10)))
 
 
+def test_baselines_that_are_placed_beside_the_search_s_plan_are_planned_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    asked: list[PlanningProblem] = []
+
+    def counted(problem: PlanningProblem) -> Plan:
+        asked.append(problem)
+        return plan_static_sp(problem)
+
+    monkeypatch.setattr(tree, "BASELINES", (counted,))
+    costs = costs_of(12)
+    on_two_nodes = replace(costs, cluster=replace(costs.cluster, num_nodes=2, gpus_per_node=6))
+
+    plan = plan_batch(PlanRequest(batch=batch_of(*BUCKETS), costs=on_two_nodes, iterations=50))
+
+    assert len(asked) == 1
+    assert plan.planner == "arachne"
+
+
 def test_user_errors_pass_through():
     request = PlanRequest(batch=batch_of("96x64x1"), costs=costs_of(2), planner="static_pd")
     with pytest.raises(ConfigError, match="did you mean 'static_"):
@@ -136,7 +159,7 @@ def test_a_budget_chooses_the_iterations_ahead():
             data=DataSettings(path="clips", cache="cache"),
             planner=planner,
         )
-        return run_request(config, batch_of(*BUCKETS), costs_of(num_gpus)).iterations
+        return run_request(config, batch_of(*BUCKETS), costs_of(num_gpus)).problem.iterations
 
     assert iterations(PlannerSettings(iterations=77), 6) == 77
     # Degrees nest in two ways on 4 GPUs, 1-2-4 and 1-3-4; on 2 in one.

@@ -66,6 +66,14 @@ def test_ranks_share_the_encoding_and_a_second_run_encodes_nothing(own_clips, tm
 
 
 @pytest.mark.distributed
+def test_letterboxed_clips_are_read_as_they_were_prepared(own_clips, tmp_path):
+    cropped = with_manifest(tiny_config(own_clips, tmp_path / "run"))
+    config = changed(cropped, "data", fit="letterbox")
+    ((ledger, _, _, stored),) = run_ranks(1, prepared_on, (config,))
+    assert (len(ledger.usable), stored) == (NUM_CLIPS, 2 * NUM_CLIPS + 1)
+
+
+@pytest.mark.distributed
 def test_a_rank_that_comes_late_makes_what_is_left_and_nothing_twice(own_clips, tmp_path):
     config = with_manifest(tiny_config(own_clips, tmp_path / "run"))
     results = run_ranks(2, _prepared_with_a_late_rank, (config,))

@@ -7,7 +7,7 @@ import pytest
 from arachne.cost.cluster_files import load_cluster
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
-from arachne.trainer import validation
+from arachne.trainer import forward_plan, validation
 from arachne.trainer.config import RunConfig
 from arachne.trainer.validation import HeldOutLoss, held_out_loss
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
@@ -25,7 +25,7 @@ def measured(world: World, config: RunConfig, planner: str) -> tuple[HeldOutLoss
         run_launches(plan, **options)
 
     validation.run_launches = noted
-    validation.FALLBACK_PLANNER = planner
+    forward_plan.FALLBACK_PLANNER = planner
     with tiny_session(world, config) as (session, _):
         cluster = load_cluster(f"cpux{world.size}")
         first = held_out_loss(session, cluster, 0)

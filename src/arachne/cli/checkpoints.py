@@ -35,7 +35,8 @@ class CheckpointRow:
     Attributes:
         name: Folder.
         step: Optimizer steps done.
-        condition: `committed`, `unfinished`, `replaced` (saved once more since), `being deleted`.
+        condition: `committed`, `whole` (committed, and every byte was compared), `damaged`,
+            `unfinished`, `replaced` (saved once more since), `being deleted`.
         num_bytes: Bytes of its files.
         written: When it was last changed, UTC, ISO 8601.
         ranks: Ranks that wrote it; None if that cannot be read.
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json({"checkpoints": rows, "pruned": [row.name for row in pruned]}))
         return 3 if any(row.fault for row in rows) else 0
-    _print_table(rows, is_hashed=arguments.verify)
+    _print_table(rows)
     if pruned:
         freed = bytes_text(sum(row.num_bytes for row in pruned))
         print(f"deleted {freed}: {', '.join(row.name for row in pruned)}")
@@ -137,16 +138,18 @@ def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
         written_s = path.stat().st_mtime
     except FileNotFoundError:
         return None
-    state, fault = None, ""
+    state, fault, condition = None, "", _CONDITIONS[folder.suffix]
     if folder.suffix in ("", ".replaced"):
         try:
             state = (loadable(path) if is_hashed else read_index(path)).state
+            condition = "whole" if is_hashed and not folder.suffix else condition
         except CheckpointError as error:
+            condition = "damaged"
             fault = str(error).removeprefix(f"checkpoint {path.name}: ")
     return CheckpointRow(
         name=path.name,
         step=folder.step,
-        condition=_CONDITIONS[folder.suffix],
+        condition=condition,
         num_bytes=num_bytes,
         written=datetime.fromtimestamp(written_s, UTC).isoformat(timespec="seconds"),
         ranks=state.world_size if state else None,
@@ -155,21 +158,20 @@ def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
     )
 
 
-def _print_table(rows: list[CheckpointRow], *, is_hashed: bool) -> None:
+def _print_table(rows: list[CheckpointRow]) -> None:
     """Columns without a frame, as wide as they need: each checkpoint is one line in a pipe too."""
     cells = [("checkpoint", "written (UTC)", "size", "ranks", "loss", "condition")]
-    for row in rows:
-        whole = "whole" if is_hashed and row.condition == "committed" else row.condition
-        cells.append(
-            (
-                row.name,
-                row.written.removesuffix("+00:00").replace("T", " "),
-                bytes_text(row.num_bytes),
-                "" if row.ranks is None else str(row.ranks),
-                "" if row.loss is None else f"{row.loss:.4f}",
-                row.fault or whole,
-            )
+    cells += [
+        (
+            row.name,
+            row.written.removesuffix("+00:00").replace("T", " "),
+            bytes_text(row.num_bytes),
+            "" if row.ranks is None else str(row.ranks),
+            "" if row.loss is None else f"{row.loss:.4f}",
+            row.fault or row.condition,
         )
+        for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for name, written, *figures, condition in cells:
         right = "  ".join(f"{f:>{w}}" for f, w in zip(figures, widths[2:-1], strict=True))

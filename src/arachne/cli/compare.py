@@ -15,6 +15,7 @@ from arachne.cli.disturbances import add_disturbances, perturbation_of
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
+    check_page,
     modelled_config,
     modelled_steps,
     prints_list,
@@ -113,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if prints_list(arguments):
         return 0
     names = _names(arguments.planners)
+    check_page(arguments.html)
     config = modelled_config(arguments)
     if arguments.epoch is not None:
         check_count("--epoch", arguments.epoch, most=_MOST_EPOCH_CLIPS)

@@ -24,7 +24,7 @@ class ComparedStep:
     Attributes:
         plan: As placed.
         trace: As simulated.
-        plan_s: Seconds that planning took on this machine.
+        plan_s: Seconds that planning and placing took on this machine.
         cap_violations: Launches, or packs, that need more memory than a GPU has.
     """
 
@@ -76,20 +76,25 @@ def _step(name: str, request: "PlanRequest", perturbation: Perturbation) -> Comp
     from time import perf_counter
 
     from arachne.planner.memory_cap import num_cap_violations
-    from arachne.planner.registry import PACKING_PEERS
+    from arachne.planner.registry import PACKING_PEERS, PLANNERS
     from arachne.simulator.simulate import simulate
-    from arachne.trainer.planning import placed_plan
+    from arachne.trainer.planning import placed_plan, plan_batch
 
     problem = request.problem
     started_s = perf_counter()
-    plan = compared_planner_named(name)(problem)
+    if name in PLANNERS:  # as a run plans; these keep the cap
+        placed, cap_violations = plan_batch(replace(request, planner=name)), 0
+    else:
+        plan = compared_planner_named(name)(problem)
+        placed = placed_plan(plan, request)
+        is_packed = name in PACKING_PEERS
+        cap_violations = num_cap_violations(plan, problem, is_packed=is_packed)
     plan_s = perf_counter() - started_s
-    placed = placed_plan(plan, request)
     return ComparedStep(
         plan=placed,
         trace=simulate(placed, request.costs, perturbation),
         plan_s=plan_s,
-        cap_violations=num_cap_violations(plan, problem, is_packed=name in PACKING_PEERS),
+        cap_violations=cap_violations,
     )
 
 
@@ -116,7 +121,7 @@ def planner_figures(
                 step_s=mean(step.trace.iteration_s for step in row.steps),
                 bound_geomean=geometric_mean(over_bound),
                 bound_worst=max(over_bound),
-                idle_ratio=max(0.0, mean(step.trace.idle_ratio for step in row.steps)),
+                idle_ratio=mean(step.trace.idle_ratio for step in row.steps),
                 plan_s=median(step.plan_s for step in row.steps),
                 cap_violations=sum(step.cap_violations for step in row.steps),
                 num_phases=max(phases, default=0) + 1,

@@ -259,7 +259,8 @@ def _open_files() -> Finding:
 
 def _meeting() -> tuple[int, list[Finding]]:
     """This process's rank, and what all ranks found together; nothing outside torchrun."""
-    from arachne.runtime.world import is_under_torchrun, join_world, leave_world
+    from arachne.runtime.torchrun import is_under_torchrun
+    from arachne.runtime.world import join_world, leave_world
 
     if not is_under_torchrun():
         return 0, []
@@ -285,18 +286,24 @@ def _meeting() -> tuple[int, list[Finding]]:
     meeting_s = sorted(seconds)[len(seconds) // 2]
     rank, size = world.rank, world.size
     leave_world()
-    return rank, [
+    return rank, meeting_findings(size, meeting_s, spread_s)
+
+
+def meeting_findings(num_ranks: int, meeting_s: float, spread_s: float) -> list[Finding]:
+    """Whether ranks meet soon enough, and how far apart the clocks of their machines are."""
+    is_quick, are_alike = meeting_s < _SLOW_MEETING_S, spread_s < _MOST_CLOCK_SKEW_S
+    return [
         Finding(
             what="ranks",
-            verdict="good" if meeting_s < _SLOW_MEETING_S else "warning",
-            found=f"{count_text(size, 'rank')} meet in {seconds_text(meeting_s)}",
-            fix="" if meeting_s < _SLOW_MEETING_S else "look at NCCL_SOCKET_IFNAME and the network",
+            verdict="good" if is_quick else "warning",
+            found=f"{count_text(num_ranks, 'rank')} meet in {seconds_text(meeting_s)}",
+            fix="" if is_quick else "look at NCCL_SOCKET_IFNAME and the network",
         ),
         Finding(
             what="clocks",
-            verdict="good" if spread_s < _MOST_CLOCK_SKEW_S else "warning",
+            verdict="good" if are_alike else "warning",
             found=f"{seconds_text(spread_s)} apart",
-            fix="" if spread_s < _MOST_CLOCK_SKEW_S else "run NTP; traces of machines are shifted",
+            fix="" if are_alike else "run NTP; traces of machines are shifted",
         ),
     ]
 

@@ -1,11 +1,15 @@
 """`arachne export RUN_DIR --to diffusers DIR`: weights that other programs load."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
 from arachne.cli.run_dir import opened_checkpoint
+from arachne.core.errors import ConfigError
 from arachne.core.units import bytes_text
+
+_SIZE = re.compile(r"[1-9][0-9]*[KMGT]B")
 
 _EXAMPLE = """example:
   arachne export runs/first --to diffusers exported/
@@ -65,6 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ArachneError: There is no run or checkpoint, or the folder cannot be written.
     """
+    if not _SIZE.fullmatch(arguments.max_shard_size):
+        raise ConfigError(
+            f"--max-shard-size {arguments.max_shard_size!r} is no size; write a whole number and "
+            "KB, MB, GB or TB, such as 5GB"
+        )
     config, checkpoint = opened_checkpoint(arguments.run_dir, arguments.checkpoint)
 
     from arachne.trainer.export import ExportOptions, export, num_parameters

@@ -58,7 +58,12 @@ def add_parser(subparsers: Any) -> None:
         help="the dataset's folder, a table or a tar shard in it, or a run.toml",
     )
     parser.add_argument("--fps", type=float, help="frames per second that clips are retimed to")
-    parser.add_argument("--resolution", type=int, help="a frame has at most N*N pixels")
+    parser.add_argument(
+        "--resolution", metavar="N[,N]", help="a frame has at most N*N pixels; of several, see docs"
+    )
+    parser.add_argument(
+        "--fit", choices=("crop", "letterbox"), help="crop what does not fit, or set it in black"
+    )
     parser.add_argument("--frame-buckets", help="legal lengths, for example 1,17,33")
     parser.add_argument(
         "--frame-extraction",
@@ -104,6 +109,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.clip and (arguments.json or arguments.html):
         raise ConfigError("--clip prints one clip; leave out --json and --html, or --clip")
+    if arguments.html and not arguments.html.absolute().parent.is_dir():
+        raise DataError(
+            f"cannot write {str(arguments.html)!r}: its folder does not exist; make it, or name "
+            "another file"
+        )
     found = _inspected(arguments)
     num_workers = _num_workers(arguments.workers)
     found.data.shape_rules.check(found.family.geometry)
@@ -187,13 +197,16 @@ def _write_page(
     with _progress() as progress:
         for row in progress.track(shown, description="thumbnails"):
             try:
-                jpegs[row.clip.name] = thumbnail(found.root, row, found.data.fps, _THUMBNAIL_SIDE)
+                jpegs[row.clip.name] = thumbnail(
+                    found.root, row, found.data.fps, found.data.fit, _THUMBNAIL_SIDE
+                )
             except DataError as error:
                 faults[row.clip.name] = str(error)
     lengths = ", ".join(map(str, found.data.frame_buckets))
+    area = found.data.shape_rules.area_text
     lead = (
-        f"Layout: {layout}. For {found.family.name} at {found.data.fps:g} frames per second, at "
-        f"most {found.data.resolution} x {found.data.resolution} pixels a frame; {lengths} frames."
+        f"Layout: {layout}. For {found.family.name} at {found.data.fps:g} frames per second, "
+        f"{area} a frame; {lengths} frames."
     )
     page = render_inspection(
         found.data.path,
@@ -236,8 +249,9 @@ def _inspected(arguments: argparse.Namespace) -> _Inspected:
         preset = ""
     given: dict[str, Any] = {
         "fps": arguments.fps,
-        "resolution": arguments.resolution,
-        "frame_buckets": _lengths(arguments.frame_buckets),
+        "resolution": _numbers("--resolution", arguments.resolution, "256,480"),
+        "fit": arguments.fit,
+        "frame_buckets": _numbers("--frame-buckets", arguments.frame_buckets, "1,17,33"),
         "frame_extraction": arguments.frame_extraction,
         "missing_caption": arguments.missing_caption,
     }
@@ -261,14 +275,14 @@ def _preset(name: str, family: Family, *, is_asked: bool) -> str:
     return next(iter(family.presets))
 
 
-def _lengths(text: str | None) -> tuple[int, ...] | None:
+def _numbers(option: str, text: str | None, example: str) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise ConfigError(
-            f"--frame-buckets {text!r} is not a list of numbers; write for example 1,17,33"
+            f"{option} {text!r} is not a list of numbers; write for example {example}"
         ) from error
 
 

@@ -5,13 +5,15 @@
 """
 
 import argparse
+import atexit
 import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from arachne import __version__
+from arachne.cli.interruption import SAID, end_on_signals, exit_on_signals
 from arachne.core.errors import ArachneError, Interrupted
 
 _DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
@@ -26,22 +28,44 @@ _QUIET_TRACKER = "ignore:resource_tracker"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; gives its exit code."""
+    """Run one command; gives its exit code.
+
+    Without `argv` it is this process's own command line, and signals are the command's.
+    """
+    if argv is not None:
+        return _ended(argv)
+    end_on_signals()
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # first of all: what is registered later is done before it
+    codes.append(_ended(None))
+    exit_on_signals(codes[0])
+    return codes[0]
+
+
+def _leave(codes: list[int]) -> None:
+    """End without taking apart all that was imported: with torch that takes 1.5 s of a core.
+
+    Nothing is done where the command ended by a bug of ours.
+    """
+    if codes:
+        sys.stderr.flush()
+        os._exit(codes[0])
+
+
+def _ended(argv: Sequence[str] | None) -> int:
+    """The exit code of one command, after its errors were said."""
     filters = os.environ.get("PYTHONWARNINGS", "").split(",")
     os.environ["PYTHONWARNINGS"] = ",".join({*filters, _QUIET_TRACKER} - {""})
     try:
-        arguments = _parser().parse_args(argv)
-        code = arguments.run(arguments)
-        sys.stdout.flush()  # here, where it can still be said that it fails
-        return code
+        return _run(argv)
     except ArachneError as error:
         print(f"arachne: {error}", file=sys.stderr)
         return 2
     except Interrupted as interruption:
-        print("arachne: interrupted", file=sys.stderr)
+        print(SAID, file=sys.stderr)
         return 128 + interruption.number
     except KeyboardInterrupt:
-        print("arachne: interrupted", file=sys.stderr)
+        print(SAID, file=sys.stderr)
         return 130
     except BrokenPipeError:
         _drop_output()  # its reader has gone, for example `| head`
@@ -54,13 +78,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _run(argv: Sequence[str] | None) -> int:
+    """The exit code of a verb, after all that it printed was written.
+
+    Raises:
+        OSError: It cannot be written; Python itself would only find out when nobody listens.
+        SystemExit: It was asked for help, or in a way that it does not know.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    code = arguments.run(arguments)
+    sys.stdout.flush()
+    return code
+
+
 def _drop_output() -> None:
     """Let what was printed and not yet written go nowhere, instead of failing once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are one line too, also those of its verbs."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where to read what is right."""
+        self.exit(2, f"arachne: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="arachne",
         description=_DESCRIPTION,
         epilog=_EXAMPLE,

@@ -201,6 +201,26 @@ def prints_list(arguments: argparse.Namespace) -> bool:
     return True
 
 
+def check_page(path: Path | None) -> None:
+    """Look, before all the work, whether a page can be written there; None asks for no page.
+
+    Raises:
+        DataError: There is no such folder, the path is one, or nothing can have that name.
+    """
+    if path is None:
+        return
+    try:
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if is_folder:
+        raise DataError(f"cannot write {str(path)!r}: it is a folder; name a file in it")
+    if not has_folder:
+        raise DataError(
+            f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; choose another"
+        )
+
+
 def write_page(path: Path, page: str) -> None:
     """Write an HTML page.
 
@@ -210,7 +230,11 @@ def write_page(path: Path, page: str) -> None:
     try:
         path.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose another") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot write {str(path)!r}: {error.strerror}; choose another")
 
 
 def _first_request(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
+    check_page,
     modelled_config,
     modelled_steps,
     prints_list,
@@ -84,13 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if prints_list(arguments):
         return 0
+    if arguments.memory and arguments.html:
+        raise ConfigError("--memory writes no page; leave out --html, or --memory")
+    check_page(arguments.html)
     config = modelled_config(arguments)
     if arguments.planner is not None:
         config = replace(config, planner=replace(config.planner, name=arguments.planner))
     modelled = modelled_steps(arguments, config)
     if arguments.memory:
-        if arguments.html:
-            raise ConfigError("--memory writes no page; leave out --html, or --memory")
         memory = planned_memory(modelled)
         if arguments.json:
             print(to_json(memory))

@@ -1,6 +1,8 @@
 """`arachne prepare RUN.toml`: decodes and encodes a run's clips into its cache before training."""
 
 import argparse
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from arachne.cli.run_file import add_run_file, loaded_config
@@ -9,7 +11,10 @@ from arachne.core.strict_json import to_json
 from arachne.core.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
-    from arachne.cli.preparing import Estimate, Outcome
+    from arachne.cli.preparing import Estimate, Outcome, Rejected
+
+_MOST_NAMED = 10
+"""Rejected clips that a dry run names."""
 
 _EXAMPLE = """example:
   arachne prepare examples/quickstart.toml --dry-run
@@ -66,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     for option, value in (("workers", arguments.workers), ("clip-timeout", arguments.clip_timeout)):
         if value is not None and not value >= 1:
             raise ConfigError(f"--{option} is {value:g}; it must be at least 1")
+    if arguments.engine == "ray":
+        _check_ray()
     config = loaded_config(arguments)
 
     # Only now: torch and diffusers take seconds to import.
@@ -76,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         prepare_on_processes,
         prepare_on_ray,
     )
-    from arachne.runtime.world import is_under_torchrun
+    from arachne.runtime.torchrun import is_under_torchrun
 
     request = Request(
         workers=arguments.workers,
@@ -87,8 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
         found = estimate(config, request)
         print(to_json(found) if arguments.json else _estimate_text(found))
         return 0
-    if arguments.engine == "ray" and is_under_torchrun():
-        raise ConfigError("--engine ray starts its own workers; run it without torchrun")
     if arguments.engine == "ray":
         outcome = prepare_on_ray(config, request)
     elif not is_under_torchrun():
@@ -103,15 +108,44 @@ def run(arguments: argparse.Namespace) -> int:
     return 3 if outcome.rejected and not is_under_torchrun() else 0
 
 
+def _check_ray() -> None:
+    """Refuse `--engine ray` where it cannot work, before anything is read.
+
+    Raises:
+        ConfigError: Ray is not installed, or torchrun has started workers.
+    """
+    from arachne.runtime.torchrun import is_under_torchrun
+
+    if is_under_torchrun():
+        raise ConfigError("--engine ray starts its own workers; run it without torchrun")
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "--engine ray needs Ray, which is not installed; pip install 'arachne[ray]'"
+        )
+
+
 def _estimate_text(estimate: "Estimate") -> str:
     usable = estimate.clips["kept"] + estimate.clips["trimmed"]
-    return (
+    rejected = [f"{line}\n" for line in _rejected_lines(estimate.rejected)]
+    return "".join(rejected) + (
         f"{count_text(usable, 'clip')} to train, {estimate.clips['rejected']} rejected\n"
         f"to make: latents of {count_text(estimate.missing_latents, 'clip')}, "
         f"{count_text(estimate.missing_texts, 'caption')}\n"
         f"size: {bytes_text(estimate.cache_bytes)} in the cache, "
         f"from {bytes_text(estimate.decoded_bytes)} of pixels"
     )
+
+
+def _rejected_lines(rejected: "Sequence[Rejected]") -> list[str]:
+    """The first clips that cannot be trained, those of one reason in one line."""
+    names: dict[str, list[str]] = {}
+    for each in rejected[:_MOST_NAMED]:
+        names.setdefault(each.reason, []).append(each.clip)
+    lines = [f"rejected {', '.join(clips)}: {reason}" for reason, clips in names.items()]
+    if len(rejected) > _MOST_NAMED:
+        more = count_text(len(rejected) - _MOST_NAMED, "clip")
+        lines.append(f"rejected {more} more; --json names all")
+    return lines
 
 
 def _outcome_text(outcome: "Outcome") -> str:

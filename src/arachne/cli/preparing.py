@@ -95,6 +95,7 @@ class Estimate:
         missing_texts: Captions to encode, the empty one among them.
         cache_bytes: Size of both.
         decoded_bytes: Size of the pixels that are decoded for it.
+        rejected: Every clip that cannot be trained.
     """
 
     clips: dict[str, int]
@@ -102,6 +103,7 @@ class Estimate:
     missing_texts: int
     cache_bytes: int
     decoded_bytes: int
+    rejected: tuple[Rejected, ...]
 
 
 def estimate(config: RunConfig, request: Request) -> Estimate:
@@ -132,6 +134,7 @@ def estimate(config: RunConfig, request: Request) -> Estimate:
         missing_texts=num_texts,
         cache_bytes=4 * values,
         decoded_bytes=3 * pixels,
+        rejected=_rejected(ledger),
     )
 
 
@@ -344,9 +347,13 @@ def _outcome(
         made=num_missing,
         cached=len(store.pieces(ledger.rows)) - num_missing,
         wall_s=round(wall_s, 3),
-        rejected=tuple(
-            Rejected(clip=row.clip.name, reason=row.reason)
-            for row in ledger.rows
-            if row.status == "rejected"
-        ),
+        rejected=_rejected(ledger),
+    )
+
+
+def _rejected(ledger: Ledger) -> tuple[Rejected, ...]:
+    return tuple(
+        Rejected(clip=row.clip.name, reason=row.reason)
+        for row in ledger.rows
+        if row.status == "rejected"
     )

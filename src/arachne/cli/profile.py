@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arachne.cli.counts import check_ranks
 from arachne.cli.run_file import add_run_file, loaded_config
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.strict_json import to_json
@@ -33,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_file(parser)
-    parser.add_argument("--ranks", type=int, default=0, help="ranks (default: as for train)")
+    parser.add_argument("--ranks", type=int, help="ranks (default: as for train)")
     parser.add_argument(
         "--output", type=Path, default=Path("machine.toml"), metavar="FILE.toml", help="where to"
     )
@@ -47,10 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ArachneError: The run file or the dataset cannot work, or the file cannot be written.
     """
-    if arguments.ranks < 0 or arguments.output.suffix != ".toml":
-        raise ConfigError("--ranks must not be negative, and --output must end in .toml")
-    config = loaded_config(arguments)
+    if arguments.ranks is not None:
+        check_ranks("--ranks", arguments.ranks)
     path: Path = arguments.output
+    _check_output(path)
+    config = loaded_config(arguments)
 
     from arachne.cost.cluster_files import cluster_file_text
     from arachne.models.diffusers_module import import_transformer
@@ -83,6 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"{errors}\ncluster file: {path}; use it as --cluster {path}x{ranks}")
     return 0
+
+
+def _check_output(path: Path) -> None:
+    """Refuse a file that cannot be written, before minutes of measuring."""
+    if path.suffix != ".toml":
+        raise ConfigError(f"--output {str(path)!r} does not end in .toml; name it so")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output: there is no folder {str(path.parent)!r}; make it first")
 
 
 def _measure(world: "World", config: "RunConfig") -> "Calibration":

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import msgspec
 import tomli_w
@@ -41,6 +41,14 @@ _STALE = (
     run_files.TENSORBOARD,
     run_files.WANDB_ID,
 )
+
+Resume = Literal["no", "if-any", "must"]
+"""Whether a run goes on from its newest checkpoint, if there is one, or only if there is one."""
+
+
+def resumes(run_dir: Path, resume: Resume) -> bool:
+    """Whether there is something to resume, and it shall be."""
+    return resume == "must" or (resume == "if-any" and has_checkpoints(run_dir))
 
 
 @contextmanager

@@ -60,10 +60,10 @@ def loaded_config(
         raise ConfigError(
             "[lora] needs the package peft, which is not installed; pip install 'arachne[lora]'"
         )
-    if needs_model and config.memory.base != "model" and find_spec("bitsandbytes") is None:
+    if needs_model and config.memory.needs_bitsandbytes and find_spec("bitsandbytes") is None:
         raise ConfigError(
             f"memory.base {config.memory.base!r} needs the package bitsandbytes, which is not "
-            "installed; pip install 'arachne[eight-bit]', or set memory.swapped_blocks instead"
+            "installed; pip install 'arachne[eight-bit]', or take 'fp8', which needs none"
         )
     if needs_model and config.optimizer.needs_bitsandbytes and find_spec("bitsandbytes") is None:
         raise ConfigError(

@@ -2,9 +2,11 @@
 
 import argparse
 import re
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from arachne.cli.counts import check_count
 from arachne.cli.run_dir import opened_checkpoint
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError, DataError
@@ -12,6 +14,9 @@ from arachne.reporting.run_files import SAMPLES
 
 _MAX_PIXELS = 2**30
 """More than a hundred frames of 4K; larger sizes are slips of the hand."""
+
+_MOST_STEPS = 10_000
+"""As of `validation.sample_steps`."""
 
 _EXAMPLE = """example:
   arachne sample runs/demo --prompt "a big grey rabbit yawns"
@@ -66,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from arachne.reporting.video_files import contact_sheet, write_mp4
 
     run_dir: Path = arguments.run_dir
-    if arguments.steps < 1:
-        raise ConfigError(f"--steps is {arguments.steps}; it must be at least 1")
+    _check(arguments)
     config, checkpoint = opened_checkpoint(run_dir, arguments.checkpoint)
     bucket = Bucket.parse(arguments.size) if arguments.size else _usual_bucket(run_dir)
     family_named(config.model.family).geometry.check(bucket)
@@ -106,6 +110,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that no run could be sampled with."""
+    check_count("--steps", arguments.steps, most=_MOST_STEPS)
+    if not 0.0 <= arguments.guidance < inf:
+        raise ConfigError(f"--guidance is {arguments.guidance}; it must be 0 or more, and finite")
+    if not 0 <= arguments.seed < 2**63:
+        raise ConfigError(f"--seed is {arguments.seed}; it must be 0 or more, and below 2^63")
+    output: Path | None = arguments.output
+    if output is not None and output.suffix != ".mp4":
+        raise ConfigError(
+            f"--output {str(output)!r} does not end in .mp4; the picture gets the same name and "
+            ".png"
+        )
+
+
 def _usual_bucket(run_dir: Path) -> Bucket:
     """The shape that most of the run's videos have; of its stills if it has no video."""
     from collections import Counter
@@ -113,6 +132,11 @@ def _usual_bucket(run_dir: Path) -> Bucket:
     from arachne.data.manifest import read_manifest
     from arachne.reporting.run_files import MANIFEST
 
+    if not (run_dir / MANIFEST).is_file():
+        raise DataError(
+            f"{str(run_dir)!r} has no {MANIFEST}, which tells the run's usual shape; name one: "
+            "--size WxHxF"
+        )
     rows = read_manifest(run_dir / MANIFEST).usable
     counts = Counter(row.bucket for row in rows if row.bucket is not None)
     return max(counts, key=lambda bucket: (bucket.frames > 1, counts[bucket], bucket))

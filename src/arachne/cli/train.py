@@ -3,11 +3,16 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from arachne.cli.counts import check_ranks
 from arachne.cli.run_file import add_run_file, loaded_config
 from arachne.core.errors import ConfigError
 from arachne.reporting.wandb_log import check_installed
+from arachne.runtime.torchrun import is_under_torchrun
+
+if TYPE_CHECKING:
+    from arachne.cli.run_dir import Resume
 
 _EXAMPLE = """example:
   arachne train examples/quickstart.toml
@@ -58,16 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config = loaded_config(arguments)
     if arguments.ranks is not None:
-        if arguments.ranks < 1:
-            raise ConfigError(f"--ranks is {arguments.ranks}; it must be at least 1")
+        check_ranks("--ranks", arguments.ranks)
         config = replace(config, run=replace(config.run, ranks=arguments.ranks))
     _check_resuming(arguments)
     check_installed(config.logging.wandb)
 
-    # Only now: torch and diffusers take seconds to import.
-    from arachne.cli.run_dir import opened_run_dir
-    from arachne.cli.training import Resume, resumes, train_here, train_on_ranks
-    from arachne.runtime.world import is_under_torchrun
+    from arachne.cli.run_dir import opened_run_dir, resumes
 
     resume: Resume = "must" if arguments.resume else "no"
     if arguments.resume_if_any:
@@ -75,13 +76,18 @@ def run(arguments: argparse.Namespace) -> int:
     if is_under_torchrun():
         if arguments.ranks is not None:
             raise ConfigError("--ranks cannot be set under torchrun; use its --nproc-per-node")
-        finished = train_here(config, resume=resume, rescan=arguments.rescan)
-    else:
-        does_resume = resumes(Path(config.run.dir), resume)
-        with opened_run_dir(config, resume=does_resume, rescan=arguments.rescan):
-            finished = train_on_ranks(config, resume=does_resume, rescan=arguments.rescan)
-    if is_under_torchrun():
+        from arachne.cli.training import train_here
+
+        train_here(config, resume=resume, rescan=arguments.rescan)
         return 0  # torchrun takes any other code for a failure, and may start the ranks again
+    if config.run.ranks:
+        check_ranks("run.ranks", config.run.ranks)
+    does_resume = resumes(Path(config.run.dir), resume)
+    with opened_run_dir(config, resume=does_resume, rescan=arguments.rescan):
+        # Only now that nothing is refused: torch and diffusers take seconds to import.
+        from arachne.cli.training import train_on_ranks
+
+        finished = train_on_ranks(config, resume=does_resume, rescan=arguments.rescan)
     if finished.stopped_by is not None:
         return 128 + finished.stopped_by
     return 3 if finished.num_rejected else 0

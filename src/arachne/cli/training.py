@@ -1,34 +1,29 @@
 """Train on ranks: what runs in each of them, and what rank 0 shows and writes."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 from arachne.cli.pace import Pace
-from arachne.cli.run_dir import has_checkpoints, is_same_job, note_job, opened_run_dir
+from arachne.cli.run_dir import Resume, is_same_job, note_job, opened_run_dir, resumes
 from arachne.cli.run_logs import RunLogs
 from arachne.cli.training_display import TrainingDisplay
 from arachne.models.diffusers_module import import_transformer
 from arachne.reporting.run_files import StepMetrics
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.lost_peer import lost_peers_named
+from arachne.runtime.torchrun import is_restarted, torchrun_id
 from arachne.runtime.watched import collective_timeout_s, watched
-from arachne.runtime.world import (
-    World,
-    default_num_ranks,
-    is_restarted,
-    join_world,
-    leave_world,
-    torchrun_id,
-)
+from arachne.runtime.world import World, default_num_ranks, join_world, leave_world
 from arachne.trainer.config import RunConfig
 from arachne.trainer.listener import Listener, StepReport
 from arachne.trainer.loop import train
 from arachne.trainer.loss_means import LossMeans
-from arachne.trainer.session import open_session
+from arachne.trainer.session import Session, open_session
 from arachne.trainer.validation import HeldOutLoss
 
 
@@ -51,16 +46,8 @@ class TrainingResult:
     world_size: int
 
 
-Resume = Literal["no", "if-any", "must"]
-"""Whether a run goes on from its newest checkpoint, if there is one, or only if there is one."""
-
 _RESTART_PATIENCE_S = 10.0
 """How long the processes of a torchrun attempt may still hold the folder after the next began."""
-
-
-def resumes(run_dir: Path, resume: Resume) -> bool:
-    """Whether there is something to resume, and it shall be."""
-    return resume == "must" or (resume == "if-any" and has_checkpoints(run_dir))
 
 
 def train_on_ranks(config: RunConfig, *, resume: bool, rescan: bool = False) -> TrainingResult:
@@ -80,7 +67,16 @@ def train_on_ranks(config: RunConfig, *, resume: bool, rescan: bool = False) -> 
 
 
 def train_here(config: RunConfig, *, resume: Resume, rescan: bool = False) -> TrainingResult:
-    """Train as the rank that torchrun started; ranks that it starts again resume by themselves."""
+    """Train as the rank that torchrun started; ranks that it starts again resume by themselves.
+
+    Raises:
+        ArachneError: See `core.errors`; LostRankError on the ranks that another one leaves alone.
+    """
+    with lost_peers_named(int(os.environ["RANK"])):
+        return _train_here(config, resume, rescan)
+
+
+def _train_here(config: RunConfig, resume: Resume, rescan: bool) -> TrainingResult:
     world = join_world(config.run.device, collective_timeout_s(config.run.timeout_s))
     run_dir, patience_s = Path(config.run.dir), 0.0
     if world.rank == 0:
@@ -113,7 +109,7 @@ def train_rank(
         counts = session.prepared.ledger.counts
         display.started(session.prepared.ledger, world.size)
         display.say(session.order.text(config.run.steps))
-        with listening(config, world, display) as listener:
+        with listening(session, display) as listener:
             finished = train(session, listener, resume=resume, takes_other_clips=rescan)
         display.finished(finished.step, finished.was_stopped)
     return TrainingResult(
@@ -126,11 +122,12 @@ def train_rank(
 
 
 @contextmanager
-def listening(config: RunConfig, world: World, display: TrainingDisplay) -> Iterator[Listener]:
+def listening(session: Session, display: TrainingDisplay) -> Iterator[Listener]:
     """A listener that shows a run on rank 0, and writes its files until the context ends.
 
     Its functions raise ConfigError when the disk is full or cannot be written.
     """
+    config, world, counts = session.config, session.world, session.prepared.ledger.counts
     logs = RunLogs(config, world, display.say)
     means, pace = LossMeans(), Pace()
 
@@ -142,6 +139,7 @@ def listening(config: RunConfig, world: World, display: TrainingDisplay) -> Iter
         num_left = config.run.steps - report.step - 1
         time_left_s = pace.time_left_s(num_left, time.monotonic(), outcome.step_s)
         row = metrics_of(report, means=means, time_left_s=time_left_s)
+        row = replace(row, trimmed=counts["trimmed"], rejected=counts["rejected"])
         display.step(row)
         logs.write(row)
         logs.write_plan(report.plan, report.batch)

@@ -95,15 +95,14 @@ def ladders(num_gpus: int, degrees: tuple[int, ...]) -> tuple[tuple[int, ...], .
     For 6 GPUs and degrees (1, 2, 3, 6): (1, 2, 6) and (1, 3, 6).
     """
     top = (num_gpus,) if num_gpus in degrees else ()
-    inner = tuple(degree for degree in degrees if degree != num_gpus)
-    chains = [chain for chain in _chains(inner) if chain]
-    maximal = [c for c in chains if not any(set(c) < set(other) for other in chains)]
-    return tuple(chain + top for chain in sorted(maximal)) or ((top,) if top else ())
+    inner = [degree for degree in degrees if degree != num_gpus]
+    firsts = [d for d in inner if not any(d % other == 0 for other in inner if other < d)]
+    chains = [chain for degree in firsts for chain in _chains_from(degree, inner)]
+    return tuple(chain + top for chain in sorted(chains)) or ((top,) if top else ())
 
 
-def _chains(degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """All divisibility chains (not only maximal ones) of ascending degrees, the empty one too."""
-    chains: list[tuple[int, ...]] = [()]
-    for degree in degrees:
-        chains += [(*c, degree) for c in chains if not c or degree % c[-1] == 0]
-    return chains
+def _chains_from(degree: int, degrees: Sequence[int]) -> list[tuple[int, ...]]:
+    """Chains of divisors that start with a degree and leave none out between two or at the end."""
+    multiples = [other for other in degrees if other > degree and other % degree == 0]
+    nexts = [d for d in multiples if not any(d % other == 0 for other in multiples if other < d)]
+    return [(degree, *rest) for d in nexts for rest in _chains_from(d, degrees)] or [(degree,)]

@@ -53,6 +53,7 @@ class TextEncoderShape:
         attention_size: Heads × head size of the queries.
         ffn_size: Inner width of the feed-forward layers, the widest activation.
         num_tokens: Tokens that the encoder sees for each clip, padding and prompt frame counted.
+        joined_size: Width of the states of several layers side by side, where those are needed.
     """
 
     name: str
@@ -63,3 +64,4 @@ class TextEncoderShape:
     attention_size: int
     ffn_size: int
     num_tokens: int
+    joined_size: int = 0

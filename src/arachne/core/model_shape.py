@@ -107,6 +107,8 @@ class ModelShape:
         pooled_text_size: Width of the one state that sums up the whole caption; 0 without one.
         condition_channels: Channels that go in beside the latent and show the first frame to an
             image-to-video model; 0 for text to video.
+        keeps_first_frame: The first latent frame goes in clean, at noise level 0, and only those
+            after it are drawn: image to video without further channels.
         image_size: Width of an image encoder's states of that frame; 0 without one.
         image_tokens: How many states those are; 0 without them.
     """
@@ -126,6 +128,7 @@ class ModelShape:
     condition_channels: int = 0
     image_size: int = 0
     image_tokens: int = 0
+    keeps_first_frame: bool = False
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -146,9 +149,29 @@ class ModelShape:
         return self.latent_channels + self.condition_channels
 
     @property
+    def sees_first_frame(self) -> bool:
+        """Whether it is a model of image to video."""
+        return self.keeps_first_frame or self.condition_channels > 0
+
+    @property
+    def pooled_rows(self) -> int:
+        """Rows of a caption's array that hold its pooled state, before those of its tokens."""
+        return pooled_rows(self.pooled_text_size, self.text_size)
+
+    @property
+    def text_rows(self) -> int:
+        """Rows of a caption's array."""
+        return self.pooled_rows + self.text_tokens
+
+    @property
     def num_blocks(self) -> int:
         """Blocks that video tokens pass."""
         return self.num_layers + self.num_single_layers
+
+
+def pooled_rows(pooled_text_size: int, text_size: int) -> int:
+    """Rows as wide as a token state that hold a pooled state."""
+    return -(-pooled_text_size // text_size)
 
 
 _OPTIONAL_SIZES = (
@@ -160,7 +183,9 @@ _OPTIONAL_SIZES = (
     "image_tokens",
 )
 _SIZES = tuple(
-    field.name for field in fields(ModelShape) if field.name not in ("family", *_OPTIONAL_SIZES)
+    field.name
+    for field in fields(ModelShape)
+    if field.name not in ("family", "keeps_first_frame", *_OPTIONAL_SIZES)
 )
 
 
@@ -180,6 +205,13 @@ class WeightGroup:
     meets_video: bool = False
     num_other_tokens: int = 0
     is_split: bool = False
+
+
+def time_group(shape: ModelShape, num_weights: int) -> WeightGroup:
+    """Weights that embed the timestep: once for a clip, or for each token where frames differ."""
+    if shape.keeps_first_frame:
+        return WeightGroup(num_weights=num_weights, meets_video=True, is_split=True)
+    return WeightGroup(num_weights=num_weights, num_other_tokens=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,9 @@ from arachne.core.known_keys import choice_text, unknown_key
 
 T = TypeVar("T")
 
+_MOST_BYTES = 2**20
+"""A hundred times the longest run file of ours; such a file is parsed within some seconds."""
+
 _MISSING = "Object missing required field "
 """How msgspec begins this message."""
 
@@ -61,13 +64,20 @@ def read_table(path: Path | Traversable, *, absent: str) -> dict[str, Any]:
             if there is no such file.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(absent) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {str(path)!r}: {error}; save it as UTF-8") from error
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
         raise ConfigError(f"cannot read {str(path)!r}: {error}; name a readable file") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(
+            f"cannot read {str(path)!r}: it has more than {_MOST_BYTES:,} bytes; name a file of "
+            "settings"
+        )
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -102,8 +112,14 @@ def _fix(kind: Any, error: Exception) -> str:
     is_missing = message.startswith(_MISSING)
     if is_missing:
         keys.append(message.removeprefix(_MISSING))
-    for key in keys:
-        kind = get_type_hints(kind).get(key) if is_dataclass(kind) else None
+    lists = ""
+    for depth, key in enumerate(keys, start=1):
+        kind = get_type_hints(kind).get(key.partition("[")[0]) if is_dataclass(kind) else None
+        if section := _listed_section(kind):
+            lists = f"[[{'.'.join(keys[:depth]).partition('[')[0]}]]"
+            if depth == len(keys):
+                return f"; write a section for each, {lists}, with its settings below"
+            kind = section
     literal = next((each for each in _options_of(kind) if get_origin(each) is Literal), None)
     forms = [_FORMS.get(each) or _FORMS.get(get_origin(each), "") for each in _options_of(kind)]
     form = " or ".join(filter(None, forms))
@@ -113,7 +129,14 @@ def _fix(kind: Any, error: Exception) -> str:
         return f"; {choice}{f', or write {form}' if form else ''}"
     if is_dataclass(kind):
         form = f"a section, [{'.'.join(keys)}]"
-    return f"; {'add it,' if is_missing else 'write'} {form}" if form else ""
+    add = f"add it to {lists}," if lists else "add it,"
+    return f"; {add if is_missing else 'write'} {form}" if form else ""
+
+
+def _listed_section(kind: Any) -> Any:
+    """The dataclass of which a setting holds a list; None where it holds something else."""
+    item = get_args(kind)[0] if get_origin(kind) is tuple else None
+    return item if is_dataclass(item) else None
 
 
 def _options_of(kind: Any) -> tuple[Any, ...]:

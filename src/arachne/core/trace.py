@@ -70,12 +70,12 @@ class Trace:
 
     @property
     def idle_ratio(self) -> float:
-        """1 − busy GPU-seconds / (GPUs × iteration seconds)."""
+        """1 − busy GPU-seconds / (GPUs × iteration seconds); rounding makes it no less than 0."""
         available_s = self.world_size * self.iteration_s
         if available_s == 0.0:
             return 0.0
         busy_s = sum(span.duration_s for span in self.spans if span.kind in BUSY_KINDS)
-        return 1.0 - busy_s / available_s
+        return max(0.0, 1.0 - busy_s / available_s)
 
     def launch_interval_s(self, launch: int) -> tuple[float, float] | None:
         """Start and end of a launch over all its ranks; None if it has no span."""

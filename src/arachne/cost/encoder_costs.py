@@ -21,7 +21,8 @@ _OVERLAP_PIXELS = 64
 """What neighbouring tiles share of the side that they cut: diffusers' autoencoders cut tiles of 256
 pixels, 192 apart."""
 
-_TILE_SIDE = 256
+TILE_SIDE = 256
+"""Of most of diffusers' autoencoders."""
 
 _RESULT_BYTES = 4
 """Encoders give float32."""
@@ -35,10 +36,9 @@ class Encoders:
         video: The autoencoder.
         texts: Text encoders, all of which see each caption.
         element_bytes: Bytes of their weights and activations.
-        max_video_degree: Most GPUs that may share one clip's autoencoding, tile by tile. Tiles
-            change latents a little, so that with more than 1 they depend on the plan.
-        tile_side: Pixels of a side of the square tiles that each GPU encodes one after another, so
-            that memory is bounded; None encodes whole frames.
+        max_video_degree: Most GPUs that may share one clip's autoencoding, tile by tile.
+        tile_side: Pixels of a side of the square tiles that are encoded one after another, so that
+            memory is bounded; None encodes whole frames, which no two GPUs can share.
     """
 
     video: VideoEncoderShape
@@ -54,33 +54,24 @@ class Encoders:
         return float(num_parameters * self.element_bytes)
 
     def can_split(self, module: Encoder, bucket: Bucket, degree: int) -> bool:
-        """Whether so many GPUs may share a cascade: tiles have to be wider than their overlap."""
-        if degree == 1 or module == "text":
+        """Whether so many GPUs may share a cascade: each has to have a tile."""
+        if degree == 1 or module == "text" or self.tile_side is None:
             return degree == 1
-        return degree <= min(self.max_video_degree, _cut_side(bucket) // _OVERLAP_PIXELS)
+        return degree <= min(self.max_video_degree, _tiles(bucket, self.tile_side)[1])
 
     def work(self, module: Encoder, bucket: Bucket, num_clips: int, degree: int) -> EncoderWork:
-        """What each of `degree` GPUs has to do; the overlap of tiles is encoded twice.
+        """What each of `degree` GPUs has to do.
 
-            share of each = min(1, 1/degree + overlap / side)
-
-        With a tile side, a GPU's work is that of ⌈(W − overlap) / (side − overlap)⌉ tiles across
-        and likewise down, all taken as whole ones, and its memory that of one tile.
+        With a tile side there are n = ⌈(W − overlap) / (side − overlap)⌉ tiles across, times as
+        many down, all taken as whole ones. A GPU has ⌈n / degree⌉ of them to encode, and the memory
+        of one.
         """
         tile, num_tiles = bucket, 1
         if module == "vae" and self.tile_side is not None:
             tile, num_tiles = _tiles(bucket, self.tile_side)
         cascade = Cascade(module=module, slots=tuple(range(num_clips)), bucket=tile, num_tokens=1)
         of_tile = encoder_work(cascade, self.video, self.texts, self.element_bytes)
-        whole = replace(of_tile, flops=num_tiles * of_tile.flops)
-        if degree == 1:
-            return whole
-        share = min(1.0, 1.0 / degree + _OVERLAP_PIXELS / _cut_side(bucket))
-        return EncoderWork(
-            flops=whole.flops * share,
-            parameter_bytes=whole.parameter_bytes,
-            working_bytes=whole.working_bytes * (share if num_tiles == 1 else 1.0),
-        )
+        return replace(of_tile, flops=ceil(num_tiles / degree) * of_tile.flops)
 
     def seconds(self, module: Encoder, work: EncoderWork, num_clips: int, device: Device) -> float:
         """Seconds of some work on a full-speed GPU: a launch's fixed cost, and FLOPs at the rate.
@@ -107,7 +98,7 @@ def published_encoders(model: ModelShape, element_bytes: int) -> Encoders:
         video=video,
         texts=family.text_encoders,
         element_bytes=element_bytes,
-        tile_side=_TILE_SIDE if video.attends_across_frames else None,
+        tile_side=TILE_SIDE if video.attends_across_frames else None,
     )
 
 
@@ -140,7 +131,3 @@ def _tiles(bucket: Bucket, side: int) -> tuple[Bucket, int]:
         for pixels in (bucket.width, bucket.height)
     )
     return tile, across * down
-
-
-def _cut_side(bucket: Bucket) -> int:
-    return max(bucket.width, bucket.height)

@@ -105,13 +105,15 @@ def text_encoder_flops(encoder: TextEncoderShape) -> float:
 def text_encoder_elements(encoder: TextEncoderShape) -> float:
     """Numbers that encoding one caption of T tokens holds at its peak, beside the weights.
 
-        10·T·ffn_size + 4·T²·num_heads
+        max(10·T·ffn_size + 4·T²·num_heads, 6·T·joined_size)
 
-    Source: an upper bound, at most three times what transformers' T5, Llama and CLIP held when
-    their live tensors were counted on the meta device. T5 keeps its attention scores.
+    Source: an upper bound, at most three times what transformers' T5, Llama and CLIP, and
+    diffusers' connectors of LTX-2, held when their live tensors were counted on the meta device. T5
+    keeps its attention scores.
     """
     tokens = encoder.num_tokens
-    return 10.0 * tokens * encoder.ffn_size + 4.0 * tokens * tokens * encoder.num_heads
+    in_a_layer = 10.0 * tokens * encoder.ffn_size + 4.0 * tokens * tokens * encoder.num_heads
+    return max(in_a_layer, 6.0 * tokens * encoder.joined_size)
 
 
 def _latent_frames_of_pieces(encoder: VideoEncoderShape, frames: int) -> list[int]:

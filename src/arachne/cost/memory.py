@@ -77,9 +77,10 @@ def resident_use(
 
     With P parameters of e bytes, of them B in L blocks (b bytes each), n of these blocks swapped,
     A parameters trained (P, or those of adapters), gradients of g bytes, o bytes of master weight
-    and optimizer state (AdamW: 3·max(4, e)) and weights shared out over q ranks:
+    and optimizer state (AdamW: 3·max(4, e)), weights shared out over q ranks and I parameters idle:
 
         weights   = ((P − B)·e + B·b·(L − n)/L) / q (+ A·e of adapters) + 2 blocks if n > 0 or q > 1
+                    + I·e
         gradients = A·g / q        optimizer = o·A / world
 
     Source: ZeRO stages 1 and 3 (Rajbhandari et al., 2020). Ignores the one gradient that autograd
@@ -96,6 +97,7 @@ def resident_use(
         weights += min(_WHOLE_BLOCKS, shape.num_blocks) * counts.block_parameters * base_bytes
     if state.num_adapter_weights is not None:
         weights += num_trainable * element_bytes
+    weights += counts.idle_parameters * element_bytes
     gradient_bytes = state.gradient_bytes(element_bytes)
     return MemoryUse(
         weights=weights,

@@ -14,7 +14,8 @@ class ModelCounts:
     """Counts of one model.
 
     Attributes:
-        parameters: Of the whole model.
+        parameters: Of the whole model, without those that nothing runs or trains.
+        idle_parameters: Those: they are held and nothing more.
         block_parameters: Of one transformer block, on average.
         flop_inputs: What a forward pass multiplies.
         head_size: Width of one attention head.
@@ -23,6 +24,7 @@ class ModelCounts:
     """
 
     parameters: int
+    idle_parameters: int
     block_parameters: float
     flop_inputs: FlopInputs
     head_size: int
@@ -35,8 +37,10 @@ def model_counts(shape: ModelShape, /) -> ModelCounts:
     """The counts of a shape."""
     family = family_named(shape.family)
     inputs = family.flop_inputs(shape)
+    idle = family.num_idle_parameters
     return ModelCounts(
         parameters=family.num_parameters(shape),
+        idle_parameters=idle(shape) if idle else 0,
         block_parameters=_block_parameters(shape) / shape.num_blocks,
         flop_inputs=inputs,
         head_size=inputs.attention_size // shape.num_heads,

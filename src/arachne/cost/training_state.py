@@ -15,7 +15,7 @@ BaseBits = Literal[4, 8, 16]
 
 _SCALE_BITS = {4: 0.5, 8: 0.0, 16: 0.0}
 """4 bits: one float32 scale for 64 weights, as in NF4 (QLoRA, arXiv 2305.14314). 8 bits: one for a
-whole matrix, as with float8."""
+row, which is little."""
 
 _NOT_NEGATIVE = ("swapped_layers", "num_communicators", "frozen_encoder_bytes", "reserve_share")
 

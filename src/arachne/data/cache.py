@@ -21,17 +21,24 @@ from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data.atomic_file import write_whole
 from arachne.data.decode import DECODE_VERSION
+from arachne.data.frame_size import Fit
 
 _TENSOR = "array"
 _MAX_HEADER_BYTES = 2**20
 
 
 def video_key(
-    content: str, span: TimeSpan | None, bucket: Bucket, fps: float, fingerprint: str
+    content: str,
+    span: TimeSpan | None,
+    bucket: Bucket,
+    fps: float,
+    fingerprint: str,
+    fit: Fit = "crop",
 ) -> str:
-    """The key of a clip's latents: source bytes, span, shape, rate, decoder and encoder."""
+    """The key of a clip's latents: source bytes, span, shape, rate, fit, decoder and encoder."""
     seconds = None if span is None else [span.start_s, span.end_s]
-    return _digest(["video", DECODE_VERSION, content, seconds, str(bucket), fps, fingerprint])
+    shape = str(bucket) if fit == "crop" else f"{bucket} {fit}"
+    return _digest(["video", DECODE_VERSION, content, seconds, shape, fps, fingerprint])
 
 
 def text_key(caption: str, fingerprint: str) -> str:

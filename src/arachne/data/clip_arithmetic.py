@@ -4,14 +4,12 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip, MediaFacts, TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.core.units import count_text
-from arachne.data.decode import cover_size
-from arachne.data.frame_size import FrameSize, ideal_size, parsed_aspect, part_of_frame
+from arachne.data.frame_size import FrameSize, ideal_size, scaled_size
 from arachne.data.probe import timeline_of
 from arachne.data.shapes import ShapeRules
 from arachne.data.source_media import source_media
@@ -78,7 +76,7 @@ def _steps(
     yield "area", _area_text(facts, rules)
     size = rules.size_of(facts, geometry)
     if isinstance(size, FrameSize):
-        yield "size", _size_text(facts, size, geometry)
+        yield "size", _size_text(facts, size, rules, geometry)
     if row.bucket is not None:
         yield "bucket", f"{row.bucket} (width x height x frames)"
         latent, tokens = geometry.latent_grid(row.bucket), geometry.token_grid(row.bucket)
@@ -146,27 +144,37 @@ def _length_text(rules: ShapeRules, geometry: Geometry, count: int, is_still: bo
 
 
 def _area_text(facts: MediaFacts, rules: ShapeRules) -> str:
-    resolution = rules.resolution
-    part = part_of_frame(facts.width, facts.height, list(map(parsed_aspect, rules.aspects)))
-    width, height = ideal_size(*part, resolution, upscale=rules.upscale)
+    resolution, window = rules.resolution_of(facts), rules.window_of(facts)
+    width, height = ideal_size(*window, resolution, upscale=rules.upscale)
     most = f"{resolution} x {resolution} = {resolution * resolution:,}"
+    if len(rules.resolutions) > 1:
+        is_reached = resolution * resolution <= window[0] * window[1] + 1e-6
+        which = "the largest of" if is_reached else "the least of"
+        most += f" ({which} {', '.join(map(str, sorted(rules.resolutions)))}"
+        most += " that it reaches)" if is_reached else ", of which it reaches none)"
     pixels = f"{facts.width} x {facts.height} = {facts.width * facts.height:,} pixels"
     if rules.aspects:
-        listed = ", ".join(rules.aspects)
-        pixels += f", of them {part[0]:.1f}x{part[1]:.1f} in the nearest of {listed}"
-    if (width, height) == part:
+        part = "of them" if rules.fit == "crop" else "set in"
+        pixels += f", {part} {window[0]:.1f}x{window[1]:.1f} in the nearest of "
+        pixels += ", ".join(rules.aspects)
+    if (width, height) == window:
         return f"{pixels}, within {most}: not scaled for that"
-    where = "over" if width < part[0] else "below"
-    return f"{pixels}, {where} {most}: scaled by {width / part[0]:.4f} to {width:.1f}x{height:.1f}"
+    where = "over" if width < window[0] else "below"
+    scale = width / window[0]
+    return f"{pixels}, {where} {most}: scaled by {scale:.4f} to {width:.1f}x{height:.1f}"
 
 
-def _size_text(facts: MediaFacts, size: FrameSize, geometry: Geometry) -> str:
+def _size_text(facts: MediaFacts, size: FrameSize, rules: ShapeRules, geometry: Geometry) -> str:
     columns, rows = geometry.side_multiple
-    bucket = Bucket(width=size.width, height=size.height, frames=1)
-    covered = cover_size(facts.width, facts.height, bucket)
+    scaled = scaled_size(facts.width, facts.height, (size.width, size.height), rules.fit)
+    lost = (
+        f"then {size.cropped_share:.1%} cropped evenly"
+        if rules.fit == "crop"
+        else f"set in the middle, {size.black_share:.1%} black"
+    )
     return (
         f"{size.width}x{size.height}, the nearest in multiples of {columns} and {rows}; scaled to "
-        f"{covered[0]}x{covered[1]}, then {size.cropped_share:.1%} cropped evenly"
+        f"{scaled[0]}x{scaled[1]}, {lost}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A clip's pixels, brought to its bucket: retimed by time stamps, scaled, centre-cropped."""
+"""A clip's pixels, brought to its bucket: retimed by time stamps, scaled, cropped or framed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import numpy as np
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
+from arachne.data.frame_size import Fit, scaled_size
 from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.picture_source import picture_frames
 from arachne.data.probe import is_picture_file, timeline_of
@@ -29,12 +30,14 @@ def decode_clip(
     bucket: Bucket,
     fps: float,
     *,
+    fit: Fit = "crop",
     into: Pixels | None = None,
 ) -> Pixels:
     """The clip's frames [F, H, W, 3], where frame k is the source frame nearest to k / fps.
 
-    Frames are scaled down until they just cover the bucket, in their own aspect ratio; what
-    stands out on both sides is cropped. Decoding begins at the keyframe before the span and ends
+    Frames are scaled until they just cover the bucket, in their own aspect ratio, and what stands
+    out on both sides is cropped; to `letterbox` them, until they just fit into it, and both sides
+    are black. Decoding begins at the keyframe before the span and ends
     with the last frame that is needed. They are written to `into` where it is given.
 
     Raises:
@@ -51,21 +54,25 @@ def decode_clip(
     shape = (bucket.frames, bucket.height, bucket.width, 3)
     pixels = empty_pixels(bucket.frames, bucket.height, bucket.width) if into is None else into
     assert pixels.shape == shape, pixels.shape
-    width, height = cover_size(timeline.width, timeline.height, bucket)
-    top, left = (height - bucket.height) // 2, (width - bucket.width) // 2
+    width, height = scaled_size(timeline.width, timeline.height, (bucket.width, bucket.height), fit)
+    rows, shown_rows = _overlap(height, bucket.height)
+    columns, shown_columns = _overlap(width, bucket.width)
+    if width < bucket.width or height < bucket.height:
+        pixels[:] = 0
     for index, is_repeat, frame in picked:
         if is_repeat:
             pixels[index] = pixels[index - 1]
             continue
         for color, plane in enumerate(frame.planes(width, height)):
-            pixels[index, ..., color] = plane[top : top + bucket.height, left : left + bucket.width]
+            pixels[index, shown_rows, shown_columns, color] = plane[rows, columns]
     return pixels
 
 
-def cover_size(width: int, height: int, bucket: Bucket) -> tuple[int, int]:
-    """The smallest (width, height) in the source's aspect ratio that covers the bucket."""
-    scale = max(bucket.width / width, bucket.height / height)
-    return max(bucket.width, round(width * scale)), max(bucket.height, round(height * scale))
+def _overlap(scaled: int, side: int) -> tuple[slice, slice]:
+    """Which of `scaled` pixels lie in a `side` that has the same middle, and where in it."""
+    cropped, black = max(0, scaled - side) // 2, max(0, side - scaled) // 2
+    count = min(scaled, side)
+    return slice(cropped, cropped + count), slice(black, black + count)
 
 
 def _within(source: Iterator[TimedFrame], part: Cut) -> Iterator[TimedFrame]:

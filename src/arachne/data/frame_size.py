@@ -1,15 +1,19 @@
-"""The width and height that a clip trains in.
+"""The width and height that a clip trains in, and how its frames fill them.
 
 The rule:
-1. A frame larger than resolution² pixels is scaled down to that area in its own aspect ratio; a
-   smaller one keeps its size, or is scaled up if that is asked for. This is the ideal size. Where
-   aspect ratios are listed, it is that of the largest part of the frame that has the nearest one.
-2. Each side goes to a multiple of the model's, just below or just above its ideal. Of these (at
-   most four) sizes, those count that neither exceed resolution² pixels nor, without scaling up, the
-   source's own sides; the one nearest to the ideal wins (sum of the sides' |log ratios|), the
-   larger of equals.
-3. The frame is scaled until it just covers that size, and what stands out is cropped evenly. Would
-   that be more than a quarter of the frame, the clip is rejected.
+1. Frames are cropped (`crop`), or set in black (`letterbox`). Where aspect ratios are listed, the
+   largest part of the frame that has the nearest one counts from here on; for letterbox the
+   smallest frame of that ratio around it. Else the frame itself does.
+2. Larger than resolution² pixels, it is scaled down to that area in its own aspect ratio; a smaller
+   one keeps its size, or is scaled up if that is asked for. This is the ideal size.
+3. Each side goes to a multiple of the model's, just below or just above its ideal. Of these (at
+   most four) sizes, those count that do not exceed resolution² pixels nor, unless that is asked
+   for, need the source to be scaled up. The one nearest to the ideal wins (sum of the sides' |log
+   ratios|), for letterbox the one nearest to its aspect ratio; the larger of equals.
+4. The frame is scaled until it just covers that size, and what stands out is cropped evenly; for
+   letterbox until it just fits, and the rest is black, evenly on both sides. Would more than a
+   quarter of the frame be cropped, or more than three quarters of the size be black, the clip is
+   rejected.
 """
 
 import re
@@ -17,21 +21,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log, sqrt
+from typing import Literal
 
 from arachne.core.errors import ConfigError
 
 _ASPECT = re.compile(r"([1-9]\d{0,4}):([1-9]\d{0,4})")
 
+Fit = Literal["crop", "letterbox"]
+
 MAX_CROPPED_SHARE = 0.25
+MAX_BLACK_SHARE = 0.75
+"""*Assumption*: of a 16:9 frame in 9:16, which somebody may want, 68 % are black."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSize:
-    """A size in pixels, and the share of the source frame's area that is cropped for it."""
+    """A size in pixels.
+
+    Attributes:
+        cropped_share: Of the source frame's area, what is cropped; 0 with letterbox.
+        black_share: Of the size's area, what is black; 0 with crop.
+    """
 
     width: int
     height: int
     cropped_share: float
+    black_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +64,11 @@ def frame_size(
     *,
     aspects: Sequence[float] = (),
     upscale: bool = False,
+    fit: Fit = "crop",
 ) -> FrameSize | NoFrameSize:
     """The size that a frame of width × height pixels trains in; the rule is this file's text."""
     budget = resolution * resolution
-    part = part_of_frame(width, height, aspects)
-    ideal = ideal_size(*part, resolution, upscale=upscale)
+    ideal = ideal_size(*window_of_frame(width, height, aspects, fit), resolution, upscale=upscale)
     for name, side, multiple in zip(("width", "height"), ideal, side_multiple, strict=True):
         if side < multiple - 1e-6:
             return NoFrameSize(
@@ -62,19 +77,23 @@ def frame_size(
                 "that the model takes"
             )
     choices = [
-        FrameSize(width=w, height=h, cropped_share=_cropped_share(width, height, w, h))
+        _size(width, height, w, h, fit)
         for w, h in product(*map(_neighbours, ideal, side_multiple))
-        if w * h <= budget and (upscale or (w <= width and h <= height))
+        if w * h <= budget and (upscale or _scale(width, height, w, h, fit) <= 1.0)
     ]
     best = min(
         choices,
-        key=lambda c: (_distance(c, ideal), -c.width * c.height, -c.width),
+        key=lambda c: (_distance(c, ideal, fit), -c.width * c.height, -c.width),
     )
-    if best.cropped_share > MAX_CROPPED_SHARE:
+    if best.cropped_share > MAX_CROPPED_SHARE or best.black_share > MAX_BLACK_SHARE:
+        lost = (
+            f"would crop {best.cropped_share:.0%} of it, more than {MAX_CROPPED_SHARE:.0%}"
+            if best.cropped_share
+            else f"would be {best.black_share:.0%} black, more than {MAX_BLACK_SHARE:.0%}"
+        )
         return NoFrameSize(
             reason=f"{width}x{height} is {ideal[0]:.1f}x{ideal[1]:.1f} at this resolution; the "
-            f"nearest size {best.width}x{best.height} would crop {best.cropped_share:.0%} of it, "
-            f"more than {MAX_CROPPED_SHARE:.0%}; "
+            f"nearest size {best.width}x{best.height} {lost}; "
             + (
                 "add a ratio nearer to its own to data.aspects"
                 if aspects
@@ -82,6 +101,16 @@ def frame_size(
             )
         )
     return best
+
+
+def scaled_size(width: int, height: int, size: tuple[int, int], fit: Fit) -> tuple[int, int]:
+    """The (width, height) that a frame is scaled to, in its own aspect ratio: the smallest that
+    covers `size`, or for letterbox the largest within it.
+    """
+    scale = _scale(width, height, *size, fit)
+    scaled = max(1, round(width * scale)), max(1, round(height * scale))
+    pick = max if fit == "crop" else min
+    return pick(scaled[0], size[0]), pick(scaled[1], size[1])
 
 
 def ideal_size(
@@ -93,12 +122,23 @@ def ideal_size(
     return width * scale, height * scale
 
 
-def part_of_frame(width: int, height: int, aspects: Sequence[float]) -> tuple[float, float]:
-    """The largest part of a frame in the nearest of some aspect ratios; all of it without any."""
+def window_of_frame(
+    width: int, height: int, aspects: Sequence[float], fit: Fit
+) -> tuple[float, float]:
+    """Step 1 of the rule: the part of a frame that is brought to a size, or what it is set in."""
     if not aspects:
         return width, height
     nearest = min(aspects, key=lambda aspect: (abs(log(aspect * height / width)), aspect))
-    return min(width, height * nearest), min(height, width / nearest)
+    pick = min if fit == "crop" else max
+    return pick(width, height * nearest), pick(height, width / nearest)
+
+
+def reached_resolution(window: tuple[float, float], resolutions: Sequence[int]) -> int:
+    """The largest resolution whose area a window has without scaling up; the least if it has none
+    of theirs.
+    """
+    pixels = window[0] * window[1]
+    return max((r for r in resolutions if r * r <= pixels + 1e-6), default=min(resolutions))
 
 
 def parsed_aspect(text: str) -> float:
@@ -120,11 +160,23 @@ def _neighbours(side: float, multiple: int) -> tuple[int, int]:
     return below, below + multiple
 
 
-def _distance(size: FrameSize, ideal: tuple[float, float]) -> float:
-    ratios = abs(log(size.width / ideal[0])) + abs(log(size.height / ideal[1]))
-    return round(ratios, 9)
+def _distance(size: FrameSize, ideal: tuple[float, float], fit: Fit) -> float:
+    wider, taller = log(size.width / ideal[0]), log(size.height / ideal[1])
+    return round(abs(wider) + abs(taller) if fit == "crop" else abs(wider - taller), 9)
 
 
-def _cropped_share(width: int, height: int, bucket_width: int, bucket_height: int) -> float:
-    scale = max(bucket_width / width, bucket_height / height)
-    return 1.0 - bucket_width * bucket_height / (width * height * scale * scale)
+def _scale(width: int, height: int, new_width: int, new_height: int, fit: Fit) -> float:
+    """What a frame's sides are multiplied by to cover a size, or to fit into it."""
+    sides = new_width / width, new_height / height
+    return max(sides) if fit == "crop" else min(sides)
+
+
+def _size(width: int, height: int, new_width: int, new_height: int, fit: Fit) -> FrameSize:
+    scale = _scale(width, height, new_width, new_height, fit)
+    source, size = width * height * scale * scale, new_width * new_height
+    return FrameSize(
+        width=new_width,
+        height=new_height,
+        cropped_share=max(0.0, 1.0 - size / source) if fit == "crop" else 0.0,
+        black_share=0.0 if fit == "crop" else max(0.0, 1.0 - source / size),
+    )

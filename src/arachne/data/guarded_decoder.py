@@ -24,8 +24,10 @@ import numpy as np
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
+from arachne.core.held_signals import end_by_signals, signals_held_back
 from arachne.data.decode import decode_clip
 from arachne.data.file_identity import content_of
+from arachne.data.frame_size import Fit
 from arachne.data.limits import MAX_DECODE_BYTES
 from arachne.data.source_media import source_media
 from arachne.data.timed_frame import Pixels, as_pixels
@@ -42,6 +44,7 @@ class DecodeJob:
         span: The part of the file; None is all of it.
         bucket: The shape that its frames are brought to.
         fps: Frames per second that they are retimed to.
+        fit: Whether what does not fit the bucket is cropped, or set in black.
     """
 
     root: Path
@@ -50,6 +53,7 @@ class DecodeJob:
     span: TimeSpan | None
     bucket: Bucket
     fps: float
+    fit: Fit = "crop"
 
     @property
     def num_bytes(self) -> int:
@@ -133,7 +137,8 @@ class GuardedDecoder:
                 name="decoder",
                 daemon=True,
             )
-            self._process.start()
+            with signals_held_back():
+                self._process.start()
             far_end.close()
         try:
             self._connection.send(job)
@@ -214,7 +219,7 @@ def _serve(
     connection: "Connection[Any, Any]", pixels: Any, time_limit_s: float, memory_bytes: int
 ) -> None:
     """Decode what comes, until the caller is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides
+    end_by_signals(signal.SIGTERM)  # as Python ends what is left at its exit; not by Ctrl-C
     # The caller may be gone, or be ended at any moment.
     with suppress(EOFError, OSError):
         shared = _SharedPixels(pixels.detach())
@@ -242,7 +247,7 @@ def _decoded(job: DecodeJob, shared: _SharedPixels, memory_bytes: int) -> Refusa
     except (DataError, OSError) as error:
         return Refusal(reason=_words(error), is_lasting=False)
     try:
-        decode_clip(file, job.span, job.bucket, job.fps, into=shared.of(job))
+        decode_clip(file, job.span, job.bucket, job.fps, fit=job.fit, into=shared.of(job))
     except DataError as error:
         return Refusal(reason=str(error), is_lasting=True)
     except MemoryError:

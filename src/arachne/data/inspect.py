@@ -1,5 +1,6 @@
 """Inspect a dataset: probe every file, shape every clip, and say what became of it."""
 
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -10,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from arachne.core.clip import Clip
 from arachne.core.errors import DataError
+from arachne.core.held_signals import end_by_signals, signals_held_back
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.core.parent_watch import exit_with_parent
@@ -135,20 +137,20 @@ def _inspect_file(job: _FileJob) -> _Rows:
         reason = f"the file cannot be read: {error.strerror or error}"
     else:
         found = [(index, _rows(clip, timeline, job, content)) for index, clip in job.clips]
-        return _decoded(file, found, job.rules.fps) if job.is_decoded else found
+        return _decoded(file, found, job.rules) if job.is_decoded else found
     return [(index, (rejected(clip, reason, content),)) for index, clip in job.clips]
 
 
-def _decoded(file: MediaFile, found: _Rows, fps: float) -> _Rows:
+def _decoded(file: MediaFile, found: _Rows, rules: ShapeRules) -> _Rows:
     """The rows of a file, those rejected whose clip cannot be decoded."""
-    return [(index, tuple(_decoded_row(file, row, fps) for row in rows)) for index, rows in found]
+    return [(index, tuple(_decoded_row(file, row, rules) for row in rows)) for index, rows in found]
 
 
-def _decoded_row(file: MediaFile, row: LedgerRow, fps: float) -> LedgerRow:
+def _decoded_row(file: MediaFile, row: LedgerRow, rules: ShapeRules) -> LedgerRow:
     if row.bucket is None:
         return row
     try:
-        decode_clip(file, row.clip.part, row.bucket, fps)
+        decode_clip(file, row.clip.part, row.bucket, rules.fps, fit=rules.fit)
     except DataError as error:
         return rejected(row.clip, str(error), row.content, row.arithmetic)
     except MemoryError:
@@ -226,7 +228,8 @@ def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]
                 while chunks and not suspects and len(running) < 2 * num_workers:
                     chunk = chunks.popleft()
                     try:
-                        running[pool.submit(_inspect_files, chunk)] = chunk
+                        with signals_held_back():
+                            running[pool.submit(_inspect_files, chunk)] = chunk
                     except BrokenProcessPool:
                         suspects += chunk
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -240,10 +243,13 @@ def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]
 
 
 def _processes(num_workers: int) -> ProcessPoolExecutor:
-    """Processes that end with this one, also when it is killed."""
-    return ProcessPoolExecutor(
-        num_workers, mp_context=get_context("spawn"), initializer=exit_with_parent
-    )
+    """Processes that end with this one, also when it is killed; started deaf to signals."""
+    return ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_begin)
+
+
+def _begin() -> None:
+    end_by_signals(signal.SIGTERM)  # which the pool sends when it breaks; Ctrl-C its caller hears
+    exit_with_parent()
 
 
 def _chunks(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[Sequence[_FileJob]]:
@@ -260,7 +266,9 @@ def _inspect_files(jobs: Sequence[_FileJob]) -> _Rows:
 def _alone(job: _FileJob) -> _Rows:
     with _processes(1) as pool:
         try:
-            return pool.submit(_inspect_file, job).result()
+            with signals_held_back():
+                future = pool.submit(_inspect_file, job)
+            return future.result()
         except BrokenProcessPool:
             reason = "reading the file ended the process that read it"
             return [(index, (rejected(clip, reason),)) for index, clip in job.clips]

@@ -208,6 +208,7 @@ def decode_job(workshop: Workshop, row: LedgerRow) -> DecodeJob:
         span=row.clip.part,
         bucket=row.bucket,
         fps=workshop.store.fps,
+        fit=workshop.store.fit,
     )
 
 

@@ -106,9 +106,15 @@ def _as_row(row: dict[str, Any]) -> LedgerRow:
     status: Status = row["status"]
     if status not in ("kept", "trimmed", "rejected"):
         raise DataError(f"unknown status {status!r}")
-    bucket = None
-    if row["frames"] is not None:
-        bucket = Bucket(width=row["width"], height=row["height"], frames=row["frames"])
+    extent = [row[name] for name in ("width", "height", "frames")]
+    num_given = sum(side is not None for side in extent)
+    if num_given != (0 if status == "rejected" else 3):
+        given = "x".join("?" if side is None else str(side) for side in extent)
+        raise DataError(
+            f"clip {row['path']!r} is {status}, but its shape is {given if num_given else 'none'}"
+        )
+    width, height, frames = extent
+    bucket = Bucket(width=width, height=height, frames=frames) if num_given else None
     return LedgerRow(
         clip=Clip(
             path=row["path"],

@@ -7,17 +7,18 @@ from pathlib import Path
 
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.data.cache import LatentCache, text_key, video_key
+from arachne.data.frame_size import Fit
 from arachne.data.inspect import rejected
 from arachne.data.rejections import Rejections
 
 
 def keys_of(
-    row: LedgerRow, fps: float, video_fingerprint: str, text_fingerprint: str
+    row: LedgerRow, fps: float, video_fingerprint: str, text_fingerprint: str, fit: Fit = "crop"
 ) -> tuple[str, str]:
     """The cache keys of a usable clip's (latents, token states)."""
     assert row.bucket is not None, row
     return (
-        video_key(row.content, row.clip.part, row.bucket, fps, video_fingerprint),
+        video_key(row.content, row.clip.part, row.bucket, fps, video_fingerprint, fit),
         text_key(row.clip.caption, text_fingerprint),
     )
 
@@ -50,12 +51,14 @@ class Store:
         fps: Frames per second of the latents.
         video_fingerprint: Names the video encoder.
         text_fingerprint: Names the text encoder.
+        fit: Whether frames were cropped, or set in black.
     """
 
     cache_dir: Path
     fps: float
     video_fingerprint: str
     text_fingerprint: str
+    fit: Fit = "crop"
 
     @property
     def cache(self) -> LatentCache:
@@ -74,7 +77,7 @@ class Store:
 
     def keys_of(self, row: LedgerRow) -> tuple[str, str]:
         """The cache keys of a usable clip's (latents, token states)."""
-        return keys_of(row, self.fps, self.video_fingerprint, self.text_fingerprint)
+        return keys_of(row, self.fps, self.video_fingerprint, self.text_fingerprint, self.fit)
 
     def pieces(self, rows: Iterable[LedgerRow]) -> tuple[Piece, ...]:
         """All arrays of the usable rows and the empty caption's, each once, in the rows' order."""

@@ -9,7 +9,15 @@ from arachne.core.ledger import Status
 from arachne.core.model_shape import Geometry
 from arachne.core.units import count_text
 from arachne.data.extraction import Extraction, num_covered
-from arachne.data.frame_size import FrameSize, NoFrameSize, frame_size, parsed_aspect
+from arachne.data.frame_size import (
+    Fit,
+    FrameSize,
+    NoFrameSize,
+    frame_size,
+    parsed_aspect,
+    reached_resolution,
+    window_of_frame,
+)
 from arachne.data.timeline import retimed_count
 
 
@@ -19,40 +27,67 @@ class ShapeRules:
 
     Attributes:
         fps: Frames per second that the model learns.
-        resolution: A frame has at most `resolution * resolution` pixels.
+        resolution: A frame has at most `resolution * resolution` pixels. Of several each clip takes
+            the largest that it reaches without being scaled up, or else the least.
         frame_buckets: Legal lengths; stills always take 1.
         aspects: Ratios of width to height that clips are brought to, as `16:9`; the nearest one
             counts. Without any, each clip keeps its own.
         upscale: Whether frames smaller than the resolution are scaled up to it.
+        fit: Whether what does not fit a size is cropped, or set in black.
         extraction: Which pieces of a clip train that is longer than its length.
     """
 
     fps: float
-    resolution: int
+    resolution: int | tuple[int, ...]
     frame_buckets: tuple[int, ...]
     aspects: tuple[str, ...] = ()
     upscale: bool = False
+    fit: Fit = "crop"
     extraction: Extraction = field(default_factory=Extraction)
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.fps <= 240.0:
             raise ConfigError(f"data.fps is {self.fps}; it must be between 0.1 and 240")
-        if self.resolution < 1:
+        if not self.resolutions:
+            raise ConfigError("data.resolution is empty; name at least one, such as 480")
+        if min(self.resolutions) < 1:
             raise ConfigError(f"data.resolution is {self.resolution}; it must be at least 1")
         if not self.frame_buckets:
             raise ConfigError("data.frame_buckets is empty; name at least one length, such as 81")
         for aspect in self.aspects:
             parsed_aspect(aspect)
 
+    @property
+    def resolutions(self) -> tuple[int, ...]:
+        """All resolutions, one or more."""
+        return (self.resolution,) if isinstance(self.resolution, int) else self.resolution
+
+    @property
+    def area_text(self) -> str:
+        """`at most 256 x 256 or 480 x 480 pixels`."""
+        return f"at most {' or '.join(f'{r} x {r}' for r in sorted(self.resolutions))} pixels"
+
+    def window_of(self, facts: MediaFacts) -> tuple[float, float]:
+        """Width and height of what is brought to a size: a clip's frame, a part of it, or what it
+        is set in.
+        """
+        ratios = [parsed_aspect(aspect) for aspect in self.aspects]
+        return window_of_frame(facts.width, facts.height, ratios, self.fit)
+
+    def resolution_of(self, facts: MediaFacts) -> int:
+        """The resolution that a clip trains in."""
+        return reached_resolution(self.window_of(facts), self.resolutions)
+
     def size_of(self, facts: MediaFacts, geometry: Geometry) -> FrameSize | NoFrameSize:
         """The width and height that a clip trains in."""
         return frame_size(
             facts.width,
             facts.height,
-            self.resolution,
+            self.resolution_of(facts),
             geometry.side_multiple,
             aspects=[parsed_aspect(aspect) for aspect in self.aspects],
             upscale=self.upscale,
+            fit=self.fit,
         )
 
     def check(self, geometry: Geometry) -> None:
@@ -136,6 +171,7 @@ def shape_of(facts: MediaFacts, rules: ShapeRules, geometry: Geometry) -> Shapin
     starts = rules.extraction.starts(count, frames)
     notes = [
         _cut_note(rules, count, frames, starts),
+        "" if is_still else _sample_note(rules, starts),
         _rate_note(facts, rules),
         _size_note(facts, size),
     ]
@@ -192,6 +228,14 @@ def _cut_note(rules: ShapeRules, count: int, frames: int, starts: tuple[int, ...
     return rest.format(where)
 
 
+def _sample_note(rules: ShapeRules, starts: tuple[int, ...]) -> str:
+    asked = rules.extraction.frame_sample
+    if rules.extraction.mode != "uniform" or len(starts) == asked:
+        return ""
+    places = count_text(len(starts), "place")
+    return f"{places} to begin at, fewer than data.frame_sample = {asked}"
+
+
 def _rate_note(facts: MediaFacts, rules: ShapeRules) -> str:
     if not 0.0 < facts.fps < rules.fps * (1.0 - 1e-3):
         return ""
@@ -201,5 +245,6 @@ def _rate_note(facts: MediaFacts, rules: ShapeRules) -> str:
 def _size_note(facts: MediaFacts, size: FrameSize) -> str:
     if (facts.width, facts.height) == (size.width, size.height):
         return ""
-    crop = f", {size.cropped_share:.1%} cropped" if size.cropped_share >= 5e-4 else ""
-    return f"{facts.width}x{facts.height} → {size.width}x{size.height}{crop}"
+    lost = f", {size.cropped_share:.1%} cropped" if size.cropped_share >= 5e-4 else ""
+    lost = f", {size.black_share:.1%} black" if size.black_share >= 5e-4 else lost
+    return f"{facts.width}x{facts.height} → {size.width}x{size.height}{lost}"

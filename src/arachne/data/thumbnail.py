@@ -9,13 +9,14 @@ from arachne.core.bucket import Bucket
 from arachne.core.errors import DataError
 from arachne.core.ledger import LedgerRow
 from arachne.data.decode import decode_clip
+from arachne.data.frame_size import Fit
 from arachne.data.source_media import source_media
 
 _QUALITY = 80
 
 
-def thumbnail(root: Path, row: LedgerRow, fps: float, max_side: int) -> bytes:
-    """A JPEG of the first frame of a usable clip: turned, scaled and cropped as for training.
+def thumbnail(root: Path, row: LedgerRow, fps: float, fit: Fit, max_side: int) -> bytes:
+    """A JPEG of the first frame of a usable clip, turned, scaled and cut as for training.
 
     Raises:
         DataError: The clip cannot be decoded.
@@ -23,7 +24,8 @@ def thumbnail(root: Path, row: LedgerRow, fps: float, max_side: int) -> bytes:
     assert row.bucket is not None, row
     still = Bucket(width=row.bucket.width, height=row.bucket.height, frames=1)
     try:
-        pixels = decode_clip(source_media(root, row.clip.path), row.clip.part, still, fps)
+        file = source_media(root, row.clip.path)
+        pixels = decode_clip(file, row.clip.part, still, fps, fit=fit)
     except OSError as error:
         raise DataError(f"the file cannot be read: {error.strerror or error}") from error
     image = Image.fromarray(pixels[0])

@@ -37,7 +37,7 @@ class Forward(Protocol):
     """One forward pass: packs the inputs as the class wants them, unpacks what it returns."""
 
     def __call__(
-        self, module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+        self, module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor, /
     ) -> Tensor:
         """What the family's objective predicts, at timesteps 0 (clean) to 1000.
 
@@ -126,9 +126,10 @@ class DiffusersFamily:
         prepare: Changes a new module where a launch could not split it as it is.
         text_padding: What its text encoder makes of padding.
         text_prompt: The instruction in which its text encoder reads a caption, if there is one.
+        pools_text: Whether its text begins with a pooled state, as `pooled_text` packs it.
         fixed: Further options, which must have the class's own defaults.
+        frozen: Patterns of names of parameters that nothing trains, such as LTX-2's of audio.
         check: Raises ConfigError where the class cannot have these sizes.
-        not_pretrained: Why training refuses its published weights; empty if it takes them.
     """
 
     name: str
@@ -141,6 +142,7 @@ class DiffusersFamily:
     prepare: Callable[[nn.Module], None] = _as_it_is
     text_padding: TextPadding = "masked"
     text_prompt: TextPrompt | None = None
+    pools_text: bool = False
     fixed: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
     check: Callable[[ModelShape], None] = _any_shape
-    not_pretrained: str = ""

@@ -24,8 +24,10 @@ from arachne.core.sequence_layout import SequenceLayout
 from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.families import transformer_named
 from arachne.models.interface import FirstFrames
+from arachne.models.kept_frame import token_times
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import published_keys, published_shape
+from arachne.models.single_file import check_renaming, load_single_file
 
 TIMESTEP_SCALE = 1000.0
 """Families were trained on timesteps 0..1000; they embed them in floating point, untruncated."""
@@ -51,7 +53,8 @@ class VideoTransformer:
     @property
     def layout(self) -> SequenceLayout:
         """How the module is cut along the sequence."""
-        return self.family.layout
+        layout = self.family.layout
+        return token_times(layout) if self.shape.keeps_first_frame else layout
 
     def predict(
         self,
@@ -62,9 +65,7 @@ class VideoTransformer:
     ) -> torch.Tensor:
         """What the objective predicts, like the latents; see `interface.VideoModel.predict`."""
         assert sigma_B.shape == latents_BCFHW.shape[:1] == text_BLD.shape[:1], "one batch"
-        assert (first is None) == (self.shape.condition_channels == 0), (
-            "what the model was made for"
-        )
+        assert (first is not None) == self.shape.sees_first_frame, "what the model was made for"
         dtype = next(self.module.parameters()).dtype
         # In half precision neighbouring timesteps would fall together.
         wide = torch.promote_types(sigma_B.dtype, torch.float32)
@@ -157,12 +158,8 @@ def load_published_transformer(
     Raises:
         ConfigError: The file holds no such model, or other tensors than it has, or 8-bit ones.
     """
+    assert family_name in PUBLISHED, family_name
     family = transformer_named(family_name)
-    if family_name not in PUBLISHED:
-        raise ConfigError(
-            f"model.pretrained {str(file)!r} is one file, and the published names of "
-            f"{family_name!r} are not known; name a folder in diffusers' layout"
-        )
     shape = published_shape(
         Path(file), family=family_name, text_tokens=text_tokens, head_size=head_size
     )
@@ -188,6 +185,25 @@ def load_published_transformer(
                     f"{tuple(parameters[name].shape)}"
                 )
             parameters[name].copy_(values)
+    module.train()
+    _cast_parameters(module, dtype)
+    family.prepare(module)
+    return VideoTransformer(family=family, shape=shape, module=module)
+
+
+def load_single_file_transformer(
+    shape: ModelShape, file: Path | str, *, dtype: torch.dtype
+) -> VideoTransformer:
+    """A transformer of a preset's sizes from one file, by diffusers' renaming; see `single_file`.
+
+    Raises:
+        ConfigError: diffusers cannot read it, or it does not fit the sizes.
+    """
+    family = transformer_named(shape.family)
+    check_renaming(family, Path(file))
+    with torch.random.fork_rng(devices=[]):
+        module = diffusers_class(family)(**family.options(shape))
+    load_single_file(family, Path(file), module)
     module.train()
     _cast_parameters(module, dtype)
     family.prepare(module)
@@ -275,7 +291,10 @@ def _shape_of(
     def option(name: str) -> Any:
         return options.get(name, defaults[name].default)
 
-    shape = ModelShape(family=family.name, text_tokens=text_tokens, **family.sizes(option))
+    sizes = family.sizes(option)
+    shape = ModelShape(
+        family=family.name, text_tokens=text_tokens, keeps_first_frame=False, **sizes
+    )
     needed = {name: defaults[name].default for name in family.fixed} | family.options(shape)
     for name, value in needed.items():
         found, wanted = (list(each) if _is_row(each) else each for each in (option(name), value))

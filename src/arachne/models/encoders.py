@@ -8,8 +8,10 @@ from arachne.core.families import family_named
 from arachne.models.codec import DctCodec
 from arachne.models.families import transformer_named
 from arachne.models.first_frame import FirstFrameEncoder
+from arachne.models.gemma_text import is_gemma, open_gemma
 from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
 from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.models.pooled_text import PooledTextEncoder, open_pooler
 from arachne.models.pretrained_image import open_image_encoder
 from arachne.models.pretrained_text import open_text_encoder
 from arachne.models.pretrained_vae import open_video_encoder
@@ -54,15 +56,29 @@ def text_encoder_named(
     *,
     family: str = "wan",
     hashed_size: int = HASHED_TEXT_SIZE,
+    pooled_size: int = 0,
     device: str = "cpu",
 ) -> TextEncoder:
     """`hashed`, with states `hashed_size` wide, or the encoder in a folder, run as the family does.
 
+    With `pooled_size` above 0 its arrays begin with a pooled state so wide, of the mean of hashed
+    states, or of the folder's second encoder.
+
     Raises:
         ConfigError: The folder holds no encoder that is known, or transformers is not installed.
     """
+    if pooled_size:
+        tokens = text_encoder_named(
+            name_or_folder, num_tokens, family=family, hashed_size=hashed_size, device=device
+        )
+        pooler = None
+        if name_or_folder != "hashed":
+            pooler = open_pooler(Path(name_or_folder), pooled_size=pooled_size, device=device)
+        return PooledTextEncoder(encoder=tokens, pooled_size=pooled_size, pooler=pooler)
     if name_or_folder == "hashed":
         return HashedTextEncoder(num_tokens=num_tokens, text_size=hashed_size)
+    if is_gemma(Path(name_or_folder)):
+        return open_gemma(Path(name_or_folder), num_tokens=num_tokens, device=device)
     found = transformer_named(family)
     return open_text_encoder(
         Path(name_or_folder),

@@ -6,13 +6,25 @@ from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.hunyuan_video import HUNYUAN_VIDEO
 from arachne.models.hunyuan_video15 import HUNYUAN_VIDEO15
 from arachne.models.ltx import LTX
+from arachne.models.ltx2 import LTX2
 from arachne.models.mochi import MOCHI
 from arachne.models.skyreels_v2 import SKYREELS_V2
 from arachne.models.wan import WAN
+from arachne.models.wan_5b import WAN_5B
 
 TRANSFORMERS: dict[str, DiffusersFamily] = {
     family.name: family
-    for family in (WAN, SKYREELS_V2, HUNYUAN_VIDEO, HUNYUAN_VIDEO15, LTX, MOCHI, COGVIDEOX)
+    for family in (
+        WAN,
+        WAN_5B,
+        SKYREELS_V2,
+        HUNYUAN_VIDEO,
+        HUNYUAN_VIDEO15,
+        LTX,
+        LTX2,
+        MOCHI,
+        COGVIDEOX,
+    )
 }
 
 

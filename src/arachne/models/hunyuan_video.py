@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
-from arachne.core.model_shape import ModelShape
+from arachne.core.model_shape import ModelShape, pooled_rows
 from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, joint_layout
 from arachne.models.text_padding import word_mask
 from arachne.models.text_prompts import LLAMA_PROMPT
@@ -32,19 +32,16 @@ _LAYOUT = joint_layout(
 def _forward(
     module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
 ) -> Tensor:
-    """The state of the whole caption is the mean of its words' states, cut or padded to P."""
+    """The text's first rows hold the pooled state; see `pooled_text`."""
     config: Any = module.config
-    mask_BL = word_mask(text_BLD)
-    words_B1 = mask_BL.sum(dim=1, keepdim=True)
-    mean_BD = (text_BLD * mask_BL[..., None]).sum(dim=1) / words_B1
-    size = min(config.pooled_projection_dim, mean_BD.shape[1])
-    pooled_BP = mean_BD.new_zeros((len(mean_BD), config.pooled_projection_dim))
-    pooled_BP[:, :size] = mean_BD[:, :size]
+    num_rows = pooled_rows(config.pooled_projection_dim, text_BLD.shape[2])
+    pooled_BP = text_BLD[:, :num_rows].flatten(1)[:, : config.pooled_projection_dim]
+    words_BLD = text_BLD[:, num_rows:]
     return module(
         hidden_states=latents_BCFHW,
         timestep=timestep_B,
-        encoder_hidden_states=text_BLD,
-        encoder_attention_mask=mask_BL,
+        encoder_hidden_states=words_BLD,
+        encoder_attention_mask=word_mask(words_BLD),
         pooled_projections=pooled_BP,
         guidance=timestep_B.new_full(timestep_B.shape, GUIDANCE),
         return_dict=False,
@@ -131,5 +128,5 @@ HUNYUAN_VIDEO = DiffusersFamily(
     text_prompt=LLAMA_PROMPT,
     fixed=("patch_size_t", "guidance_embeds", "image_condition_type"),
     check=_check,
-    not_pretrained="its pooled text state comes from CLIP, and only one text encoder is run",
+    pools_text=True,
 )

@@ -5,8 +5,9 @@ Shape suffixes:
   L text tokens   D text width   T states of the first frame   I their width
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ class FirstFrames:
     """What an image-to-video model knows of its clips: their first frames.
 
     Attributes:
-        latents: Latents [B, C, F, H, W] of clips that are grey after their first frame.
+        latents: Latents [B, C, F, H, W] of clips that are grey after their first frame; where that
+            frame is kept, the latents of it alone.
         states: What an image encoder makes of those frames, [B, T, I]; None for models without one.
     """
 
@@ -120,8 +122,36 @@ class VideoEncoder(Protocol):
         ...
 
 
+@runtime_checkable
+class TiledEncoder(VideoEncoder, Protocol):
+    """An autoencoder whose tiles of one clip can be encoded apart, on different ranks.
+
+    `encode` of a clip gives to the last bit what `join_tiles` makes of all its tiles.
+    """
+
+    @property
+    def can_share(self) -> bool:
+        """Whether it cuts frames at all; otherwise a clip is one tile."""
+        ...
+
+    def tile_shapes(self, num_frames: int, height: int, width: int) -> Sequence[tuple[int, ...]]:
+        """Shape of what each tile of such a clip gives."""
+        ...
+
+    def encode_tile(self, frames: np.ndarray, index: int) -> np.ndarray:
+        """What one tile of a clip gives, float32."""
+        ...
+
+    def join_tiles(self, frames: np.ndarray, tiles: Sequence[np.ndarray]) -> np.ndarray:
+        """Latents of a clip, from what all its tiles gave."""
+        ...
+
+
 class TextEncoder(Protocol):
-    """A frozen text encoder; states are float32 [L, D], padded with zeros."""
+    """A frozen text encoder; states are float32 [L, D], padded with zeros.
+
+    Rows of a pooled state may come before them; `models.pooled_text` has those.
+    """
 
     @property
     def fingerprint(self) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from math import sqrt
 from typing import Any
 
@@ -48,17 +49,26 @@ class AdapterOptions:
 
 
 def adapter_targets(
-    module: nn.Module, layout: SequenceLayout, targets: str | Sequence[str]
+    module: nn.Module,
+    layout: SequenceLayout,
+    targets: str | Sequence[str],
+    frozen: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Names of the linear layers that get an adapter, in the model's order.
 
     `attention`, `attention+ffn` and `all-linear` are layers of the transformer blocks; other names
-    are the last parts of module names, anywhere in the model.
+    are the last parts of module names, anywhere in the model. Layers of which `frozen` has patterns
+    of the parameters' names get none.
 
     Raises:
         ConfigError: A name fits no linear layer.
     """
-    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    linear = [
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Linear)
+        and not any(fnmatchcase(f"{name}.weight", pattern) for pattern in frozen)
+    ]
     if isinstance(targets, str):
         return tuple(name for name in linear if _is_in(targets, name, layout))
     found = {name for target in targets for name in _ending_in(target, linear)}
@@ -92,9 +102,16 @@ def _ending_in(target: str, linear: Sequence[str]) -> list[str]:
 
 
 def add_adapters(
-    module: nn.Module, names: Sequence[str], options: AdapterOptions, *, seed: int
+    module: nn.Module,
+    names: Sequence[str],
+    options: AdapterOptions,
+    *,
+    seed: int,
+    dtype: torch.dtype | None = None,
 ) -> None:
-    """Put an adapter beside each named layer, in the layer's type, and freeze everything else.
+    """Put an adapter beside each named layer, and freeze everything else.
+
+    Adapters are of `dtype`, or of each layer's type: that of weights of few bits is none to train.
 
     Each A is drawn in float32 from a generator of its own, keyed by the seed and the layer's name:
     it depends on no rank, world, device or other layer. B is zero, so the model computes what it
@@ -115,6 +132,8 @@ def add_adapters(
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.requires_grad_("lora_" in name)
+            if parameter.requires_grad and dtype is not None:
+                parameter.data = parameter.data.to(dtype)
             if f".lora_A.{ADAPTER}" in name:
                 parameter.copy_(_drawn(tuple(parameter.shape), seed, name))
 

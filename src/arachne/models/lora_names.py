@@ -44,7 +44,11 @@ _PREFIXES = (
     "lora_transformer_",
 )
 
-PUBLISHED: dict[str, Callable[[str], str]] = {"wan": published_name, "skyreels_v2": published_name}
+PUBLISHED: dict[str, Callable[[str], str]] = {
+    "wan": published_name,
+    "wan_5b": published_name,
+    "skyreels_v2": published_name,
+}
 """By family: the published name of a parameter. SkyReels-V2 has Wan's modules."""
 
 

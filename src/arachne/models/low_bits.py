@@ -1,8 +1,9 @@
-"""Frozen weights of the blocks in 4 or 8 bits, by bitsandbytes; adapters are trained beside them.
+"""Frozen weights of the blocks in 4 or 8 bits; adapters are trained beside them.
 
-`nf4`: 4 bits from a table of sixteen levels, and one scale for 64 weights (QLoRA, arXiv
-2305.14314); multiplied in the model's own type. `int8`: one scale for a row; outliers of the
-activations apart (LLM.int8(), arXiv 2208.07339).
+`fp8`: float8 with one scale for a row, see `float8`. The others are by bitsandbytes. `nf4`: 4 bits
+from a table of sixteen levels, and one scale for 64 weights (QLoRA, arXiv 2305.14314); multiplied
+in the model's own type. `int8`: one scale for a row; outliers of the activations apart (LLM.int8(),
+arXiv 2208.07339).
 """
 
 import re
@@ -11,8 +12,9 @@ from typing import Any, Literal
 from torch import nn
 
 from arachne.core.sequence_layout import SequenceLayout
+from arachne.models.float8 import Float8Linear
 
-LowBits = Literal["nf4", "int8"]
+LowBits = Literal["nf4", "int8", "fp8"]
 
 
 def store_in_low_bits(module: nn.Module, layout: SequenceLayout, kind: LowBits) -> None:
@@ -35,6 +37,8 @@ def store_in_low_bits(module: nn.Module, layout: SequenceLayout, kind: LowBits) 
 
 
 def _stored(layer: nn.Linear, kind: LowBits) -> nn.Module:
+    if kind == "fp8":
+        return Float8Linear(layer)
     import bitsandbytes  # pyright: ignore[reportMissingImports]  an extra
 
     linear: Any = bitsandbytes.nn

@@ -1,4 +1,7 @@
-"""LTX-Video: takes tokens instead of a grid of latents; its video tokens look at the text."""
+"""LTX-Video: takes tokens instead of a grid of latents; its video tokens look at the text.
+
+For image to video it keeps the first latent frame; see `kept_frame`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
+from arachne.models.kept_frame import with_kept_frame
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from arachne.models.interface import FirstFrames
 
 FRAMES_PER_S = 25.0
 """Positions in time are seconds; the rate is diffusers' `LTXPipeline`'s. *assumption*: whatever
@@ -31,16 +37,19 @@ _LAYOUT = SequenceLayout(
 
 
 def _forward(
-    module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+    module: nn.Module, latents_BCFHW: Tensor, timestep: Tensor, text_BLD: Tensor
 ) -> Tensor:
-    """Every latent is a token: [B, C, F, H, W] becomes [B, F·H·W, C], and back."""
+    """Every latent is a token: [B, C, F, H, W] becomes [B, F·H·W, C], and back.
+
+    `timestep` is [B], or that of each token [B, F·H·W].
+    """
     geometry = family_named("ltx").geometry
     frames, height, width = latents_BCFHW.shape[2:]
     side = geometry.spatial_compression
     velocity = module(
         hidden_states=latents_BCFHW.flatten(2).transpose(1, 2),
         encoder_hidden_states=text_BLD,
-        timestep=timestep_B,
+        timestep=timestep,
         encoder_attention_mask=word_mask(text_BLD),
         num_frames=frames,
         height=height,
@@ -49,6 +58,21 @@ def _forward(
         return_dict=False,
     )[0]
     return velocity.transpose(1, 2).unflatten(2, (frames, height, width))
+
+
+def _first_frame_forward(
+    module: nn.Module,
+    latents_BCFHW: Tensor,
+    timestep_B: Tensor,
+    text_BLD: Tensor,
+    first: FirstFrames,
+) -> Tensor:
+    """The same with the first latent frame as it is, at timestep 0."""
+    tokens_per_frame = latents_BCFHW.shape[3] * latents_BCFHW.shape[4]
+    latents_BCFHW, timestep_BS = with_kept_frame(
+        latents_BCFHW, timestep_B, first, tokens_per_frame=tokens_per_frame
+    )
+    return _forward(module, latents_BCFHW, timestep_BS, text_BLD)
 
 
 def _options(shape: ModelShape) -> dict[str, Any]:
@@ -82,6 +106,7 @@ LTX = DiffusersFamily(
     sizes=_sizes,
     options=_options,
     forward=_forward,
+    first_frame_forward=_first_frame_forward,
     text_padding="seen",
     fixed=("patch_size", "patch_size_t"),
     check=_check,

@@ -5,6 +5,7 @@ Shape suffixes:
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from arachne.core.errors import ConfigError, DataError
 from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.tile_grid import TileGrid
 
 _SETTING = "model.video_encoder"
 
@@ -73,7 +75,105 @@ class PretrainedVideoEncoder:
         Raises:
             DataError: Frame count or sides do not fit the compression.
         """
-        distribution = self._distribution(self._pixels(frames))
+        grid = self._grid(*frames.shape[1:3])
+        if grid is not None:
+            shares = [self.encode_tile(frames, index) for index in range(grid.num_tiles)]
+            return self.join_tiles(frames, shares)
+        return self._latents(frames, self._distribution(self._pixels(frames)))
+
+    @property
+    def can_share(self) -> bool:
+        """See `TiledEncoder`."""
+        return self.is_tiled
+
+    def tile_shapes(self, num_frames: int, height: int, width: int) -> list[tuple[int, ...]]:
+        """See `TiledEncoder`: mean and logarithm of the variance of each latent, [2C, f, h, w]."""
+        grid = self._grid(height, width)
+        boxes = [grid.box(index) for index in range(grid.num_tiles)] if grid else []
+        sides = [(rows.stop - rows.start, cols.stop - cols.start) for rows, cols in boxes]
+        frames = (num_frames - 1) // self.temporal_compression + 1
+        side = self.spatial_compression
+        return [
+            (2 * self.latent_channels, frames, high // side, wide // side)
+            for high, wide in sides or [(height, width)]
+        ]
+
+    @torch.no_grad()
+    def encode_tile(self, frames: np.ndarray, index: int) -> np.ndarray:
+        """See `TiledEncoder`.
+
+        Raises:
+            DataError: Frame count or sides do not fit the compression.
+        """
+        grid = self._grid(*frames.shape[1:3])
+        self._check_frames(frames)
+        if grid is not None:
+            rows, columns = grid.box(index)
+            frames = frames[:, rows, columns]
+        self._vae.disable_tiling()
+        try:
+            return self._distribution(self._pixels(frames)).parameters[0].cpu().numpy()
+        finally:
+            self._vae.enable_tiling()
+
+    @torch.no_grad()
+    def join_tiles(self, frames: np.ndarray, tiles: Sequence[np.ndarray]) -> np.ndarray:
+        """See `TiledEncoder`; neighbours are blended where they overlap, by diffusers' own."""
+        from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+
+        parameters = [torch.tensor(tile, device=self.device)[None] for tile in tiles]
+        grid = self._grid(*frames.shape[1:3])
+        whole = parameters[0] if grid is None else self._blended(grid, parameters)
+        return self._latents(frames, DiagonalGaussianDistribution(whole))
+
+    def _blended(self, grid: TileGrid, tiles: Sequence[torch.Tensor]) -> torch.Tensor:
+        """One tensor of overlapping tiles [B, 2C, f, h, w]; changes them."""
+        side, across = self.spatial_compression, len(grid.lefts)
+        high, wide = grid.stride_height // side, grid.stride_width // side
+        lap_high, lap_wide = grid.tile_height // side - high, grid.tile_width // side - wide
+        rows: list[torch.Tensor] = []
+        for first in range(0, len(tiles), across):
+            row: list[torch.Tensor] = []
+            for index in range(first, first + across):
+                tile = tiles[index]
+                if first:
+                    tile = self._vae.blend_v(tiles[index - across], tile, lap_high)
+                if index > first:
+                    tile = self._vae.blend_h(tiles[index - 1], tile, lap_wide)
+                row.append(tile[..., :high, :wide])
+            rows.append(torch.cat(row, dim=-1))
+        return torch.cat(rows, dim=-2)
+
+    def _grid(self, height: int, width: int) -> TileGrid | None:
+        """Where such frames are cut, as diffusers cuts them; None if they are not."""
+        vae = self._vae if self.is_tiled else None
+        if vae is None or (
+            height <= vae.tile_sample_min_height and width <= vae.tile_sample_min_width
+        ):
+            return None
+
+        def stride(side: str) -> int:
+            given: int | None = getattr(vae, f"tile_sample_stride_{side}", None)
+            if given:
+                return given
+            overlap: float | None = getattr(vae, "tile_overlap_factor", None)
+            if overlap is None:
+                overlap = float(getattr(vae, f"tile_overlap_factor_{side}"))
+            return int(getattr(vae, f"tile_sample_min_{side}") * (1.0 - overlap))
+
+        scale = vae.config.get("patch_size") if self.class_name == "AutoencoderKLWan" else None
+        scale = scale or 1  # Wan 2.2 counts the sides of tiles in patches
+        return TileGrid(
+            height=height,
+            width=width,
+            tile_height=scale * vae.tile_sample_min_height,
+            tile_width=scale * vae.tile_sample_min_width,
+            stride_height=scale * stride("height"),
+            stride_width=scale * stride("width"),
+        )
+
+    def _latents(self, frames: np.ndarray, distribution: Any) -> np.ndarray:
+        """The distribution's mode, or a sample of it; normalised."""
         latents_BCFHW = distribution.mode()
         if self.latents == "sample":
             noise_BCFHW = _noise_of(frames, tuple(latents_BCFHW.shape)).to(self.device)

@@ -37,12 +37,15 @@ _TEXT_TOKENS_BESIDE_IMAGE = 512
 
 
 def wan_forward(
-    module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+    module: nn.Module, latents_BCFHW: Tensor, timestep: Tensor, text_BLD: Tensor
 ) -> Tensor:
-    """Text is not masked: published models were trained with its padding, as zeros."""
+    """Text is not masked: published models were trained with its padding, as zeros.
+
+    `timestep` is [B], or that of each token [B, S] in Wan 2.2 TI2V-5B.
+    """
     return module(
         hidden_states=latents_BCFHW,
-        timestep=timestep_B,
+        timestep=timestep,
         encoder_hidden_states=text_BLD,
         return_dict=False,
     )[0]

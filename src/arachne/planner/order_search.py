@@ -31,6 +31,12 @@ _ON_CHAIN = 0.7
 _ONE_MORE = 0.4
 """How often a step that has changed something changes something else too."""
 
+_TO_OTHERS_AND_MOVED, _TO_OTHERS, _MOVED, _SWAPPED = 0.25, 0.55, 0.75, 0.88
+"""Up to which number between 0 and 1 a change is of each kind; above them a launch is restacked."""
+
+_WITH_ANOTHER = 0.7
+"""How often clips are dealt anew with another launch of the shape, if there is one."""
+
 _BLOCKS_OF_A_TRY = 8
 """Blocks of a degree for each one more that is looked at."""
 
@@ -173,14 +179,14 @@ class OrderSearch:
     def _changed(self, placed: list[_Placed], index: int, free_s: Sequence[float]) -> list[_Placed]:
         """The launches with one of them changed; perhaps as they were."""
         chance = self._rng.random()
-        if chance < 0.55:
+        if chance < _TO_OTHERS:
             job = placed[index][0]
             changed = list(placed)
             changed[index] = (job, self._some_block(self._one_of(job.degrees), free_s))
-            return self._moved(changed, index) if chance < 0.25 else changed
-        if chance < 0.75:
+            return self._moved(changed, index) if chance < _TO_OTHERS_AND_MOVED else changed
+        if chance < _MOVED:
             return self._moved(placed, index)
-        if chance < 0.88:
+        if chance < _SWAPPED:
             return self._swapped(placed, index)
         return self._restacked(placed, index)
 
@@ -209,31 +215,31 @@ class OrderSearch:
 
     def _restacked(self, placed: list[_Placed], index: int) -> list[_Placed]:
         """Its clips dealt anew with another launch of the shape, or with a new one beside it."""
-        job, gpus = placed[index]
+        job = placed[index][0]
         others = [
             i for i, (other, _) in enumerate(placed) if other.shape == job.shape and i != index
         ]
         slots = list(job.cascade.slots)
         changed = list(placed)
-        if others and self._rng.random() < 0.7:
+        if others and self._rng.random() < _WITH_ANOTHER:
             other = self._one_of(others)
             slots += placed[other][0].cascade.slots
         else:
             other = index + 1
-            changed.insert(other, (job, gpus))
+            changed.insert(other, placed[index])
         self._rng.shuffle(slots)
         most = self._variants.most_clips(job.shape)
-        sizes = range(max(len(slots) - most, 0), min(len(slots), most) + 1)
-        size = sizes[int(self._rng.random() * len(sizes))]
-        for place, part in ((index, slots[:size]), (other, slots[size:])):
+        size = self._one_of(range(max(len(slots) - most, 0), min(len(slots), most) + 1))
+        parts = {index: slots[:size], other: slots[size:]}
+        for place, part in parts.items():
             if part:
-                job = self._job(self._variants.cascade(job.shape, part))
-                if changed[place][1] not in job.seconds:
+                dealt, gpus = self._job(self._variants.cascade(job.shape, part)), changed[place][1]
+                if gpus not in dealt.seconds:
                     return placed
-                changed[place] = (job, changed[place][1])
-        emptied = index if size == 0 else other if size == len(slots) else None
-        if emptied is not None:
-            del changed[emptied]
+                changed[place] = (dealt, gpus)
+        for place, part in parts.items():
+            if not part:  # one of the two at most
+                del changed[place]
         return changed
 
     def _job(self, cascade: Cascade) -> _Job:
@@ -241,27 +247,24 @@ class OrderSearch:
         shape = variants.shape_of(cascade)
         known = self._known.get((shape, cascade.num_clips))
         if known is None:
-            seconds = {
-                gpus: seconds
+            on_each = {
+                gpus: launch_s
                 for blocks in self._blocks
                 for gpus in blocks
-                if (seconds := variants.launch_s(cascade, gpus)) < inf
+                if (launch_s := variants.launch_s(cascade, gpus)) < inf
             }
-            able = [[gpus for gpus in blocks if gpus in seconds] for blocks in self._blocks]
-            known = seconds, [blocks for blocks in able if blocks]
+            able = [[gpus for gpus in blocks if gpus in on_each] for blocks in self._blocks]
+            known = on_each, [blocks for blocks in able if blocks]
             self._known[shape, cascade.num_clips] = known
-        is_training = cascade.module == "dit"
-        is_own = not is_training and not cascade.steps_ahead
-        clips = self._clips
-        return _Job(
-            cascade,
-            shape,
-            *known,
-            tuple([(m, s) for s in cascade.slots for m in clips[s].to_encode])
-            if is_training
-            else (),
-            tuple([(cascade.module, slot) for slot in cascade.slots]) if is_own else (),
-        )
+        seconds, degrees = known
+        needs: tuple[_Key, ...] = ()
+        makes: tuple[_Key, ...] = ()
+        if cascade.module == "dit":
+            clips = self._clips
+            needs = tuple([(m, slot) for slot in cascade.slots for m in clips[slot].to_encode])
+        elif not cascade.steps_ahead:
+            makes = tuple([(cascade.module, slot) for slot in cascade.slots])
+        return _Job(cascade, shape, seconds, degrees, needs, makes)
 
     def _handoff(self, maker: _Job, made_on: Gpus, gpus: Gpus) -> float:
         key = (maker.shape, maker.cascade.num_clips, made_on, gpus)

@@ -9,6 +9,7 @@ from arachne.planner.megatron_dynamic_cp import plan_megatron_dynamic_cp
 from arachne.planner.megatron_hybrid_cp import plan_megatron_hybrid_cp
 from arachne.planner.problem import Planner, PlanningProblem
 from arachne.planner.schedule import scheduled_as_given
+from arachne.planner.search import ITERATIONS_OF_A_START
 
 SYSTEMS: tuple[Planner, ...] = (
     plan_megatron_hybrid_cp,
@@ -18,10 +19,8 @@ SYSTEMS: tuple[Planner, ...] = (
 )
 """Those that choose a degree for each clip, and take milliseconds."""
 
-
-_FEWEST_ITERATIONS = 400
 _MOST_CLIPS_TIMES_GPUS = 2048
-"""Where a search is shorter, or a problem larger, these plans take too much of its time."""
+"""Where a problem is larger, or a search short, these plans take too much of its time."""
 
 
 def peer_plans(problem: PlanningProblem, planner: str) -> list[Plan]:
@@ -31,7 +30,7 @@ def peer_plans(problem: PlanningProblem, planner: str) -> list[Plan]:
     uses groups of GPUs that we have not. None where asking takes too long.
     """
     size = len(problem.batch.clips) * problem.num_gpus
-    if problem.iterations < _FEWEST_ITERATIONS or size > _MOST_CLIPS_TIMES_GPUS:
+    if problem.iterations < ITERATIONS_OF_A_START or size > _MOST_CLIPS_TIMES_GPUS:
         return []
     of_degree = plan_blocks(problem.num_gpus, problem.degrees)
     plans: list[Plan] = []

@@ -20,8 +20,10 @@ _PARTS = (0.3, 0.55, 0.2, 0.75, 0.4, 0.1, 0.65, 0.5, 0.25, 0.85, 0.35, 0.6)
 """Where the time of the next configuration start lies, between what is known to be too short for
 configurations and the best so far."""
 
-_ITERATIONS_EACH = 400
-"""Iterations for each of them, up to all: making one takes as long as some hundred steps."""
+ITERATIONS_OF_A_START = 400
+"""Iterations for each of them, up to all: making one takes as long as some hundred steps. Searches
+that are shorter than this have greedy starts on one tree alone.
+"""
 
 _STARTS_OF_A_TREE = 2
 _MOST_STARTS = 8
@@ -40,7 +42,7 @@ def searched(variants: Variants, plans: Sequence[Plan], bound_s: float) -> Assig
     `plans` are those of the baselines; with few iterations greedy starts come from one tree only.
     """
     iterations = variants.problem.iterations
-    parts = _PARTS[: iterations // _ITERATIONS_EACH] if variants.num_shapes else ()
+    parts = _PARTS[: iterations // ITERATIONS_OF_A_START] if variants.num_shapes else ()
     search = _Search(variants, bound_s)
     starts = search.greedy_starts(plans, is_quick=not parts)[:_MOST_STARTS]
     num_starts = max(len(starts) + len(parts), 1)

@@ -8,9 +8,11 @@ users set it. Ignored: ZeRO-3's gathering of parameters costs nothing here, and 
 saves is not counted.
 """
 
+from itertools import chain
+
 from arachne.core.blocks import blocks
-from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
+from arachne.planner.each_degree import at_each_degree
 from arachne.planner.group_costs import GroupCosts
 from arachne.planner.problem import Placement, PlanningProblem
 from arachne.planner.schedule import scheduled_in_phases
@@ -63,18 +65,13 @@ def _best(plans: list[Plan]) -> Plan:
 
 def _plans(problem: PlanningProblem, planner: str, *, has_barriers: bool) -> list[Plan]:
     """One plan for each degree at which all clips fit, ascending; at least one."""
-    plans: list[Plan] = []
-    for degree in problem.degrees:
-        try:
-            micro_batches = _micro_batches(problem, degree, planner)
-        except InfeasibleError:
-            if degree == problem.degrees[-1] and not plans:
-                raise
-            continue  # other degrees may need less memory
-        if not has_barriers:
-            micro_batches = [[placement for row in micro_batches for placement in row]]
-        plans.append(scheduled_in_phases(problem, planner, micro_batches))
-    return plans
+
+    def made_at(degree: int) -> Plan:
+        micro_batches = _micro_batches(problem, degree, planner)
+        phases = micro_batches if has_barriers else [list(chain(*micro_batches))]
+        return scheduled_in_phases(problem, planner, phases)
+
+    return at_each_degree(problem.degrees, made_at)
 
 
 def _micro_batches(problem: PlanningProblem, degree: int, planner: str) -> list[list[Placement]]:

@@ -4,6 +4,7 @@ Never longer than a baseline on the same problem: all of them are starts. The sa
 number of iterations give the same plan on every machine.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from arachne.core.errors import InfeasibleError
@@ -38,9 +39,13 @@ def plan_arachne(problem: PlanningProblem) -> Plan:
         InfeasibleError: A clip fits on no block of any allowed degree, or all clips together need
             blocks that cross.
     """
+    return shortest_plan(problem, baseline_plans(problem))
+
+
+def shortest_plan(problem: PlanningProblem, baselines: Sequence[Plan]) -> Plan:
+    """The same for a caller who has the baselines' plans of the problem; raises alike."""
     variants = Variants(problem)
     bound_s = lower_bound_s(problem, variants)
-    baselines = baseline_plans(problem)
     plans = [*baselines, *peer_plans(problem, NAME)]
     if problem.has_encoders:
         if found := plan_with_encoders(problem, variants, bound_s, NAME, plans):

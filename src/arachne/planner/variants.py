@@ -80,6 +80,7 @@ class Variants:
         }
         self._kinds: dict[Gpus, Kind] = {}
         self._kind_of_probes: dict[tuple[float, ...], Kind] = {}
+        self._cascades: dict[Variant, Cascade] = {}
         self._durations_s: dict[tuple[Variant, Kind], float] = {}
         self._stacks: dict[tuple[int, Kind], BestStacks] = {}
 
@@ -180,8 +181,11 @@ class Variants:
         return (*probes, *[(index, 1) for index in largest.values()])
 
     def _asked_s(self, variant: Variant, gpus: Gpus) -> float:
-        shape, num_clips = variant
-        cascade = self.cascade(shape, self.slots_of_shape[shape][:num_clips])
+        cascade = self._cascades.get(variant)
+        if cascade is None:
+            shape, num_clips = variant
+            cascade = self.cascade(shape, self.slots_of_shape[shape][:num_clips])
+            self._cascades[variant] = cascade
         if not self.problem.costs.fits(cascade, gpus):
             return inf
         return self.problem.duration_s(cascade, gpus)

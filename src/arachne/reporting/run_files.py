@@ -73,6 +73,8 @@ class StepMetrics:
         planner: Who made the step's plan.
         skipped_steps: Steps of the run so far that changed nothing.
         left_out: Clips that some step so far had to do without.
+        trimmed: Clips that the ledger cuts to a legal length.
+        rejected: Clips that the ledger leaves out.
         rank_scores: Measured over predicted computing of each rank, beside what is usual, at the
             newest correction of the cost model; None before the first.
         rank_speeds: What plans count on, beside the fastest rank; None if all are alike.
@@ -101,6 +103,8 @@ class StepMetrics:
     planner: str | None = None
     skipped_steps: int | None = None
     left_out: int | None = None
+    trimmed: int | None = None
+    rejected: int | None = None
     rank_scores: dict[str, float] | None = None
     rank_speeds: tuple[float, ...] | None = None
 

@@ -13,7 +13,7 @@ def scalar_step(row: StepMetrics) -> int:
 
 
 def scalars_of(row: StepMetrics) -> dict[str, float]:
-    """The finite numbers of a row: `train/…`, `speed/…` and `memory/…`, or `validation/…`."""
+    """The finite numbers of a row, by group and name: `train/loss`, or `validation/loss`."""
     if row.kind == "validation":
         return _finite({"validation/loss": row.loss} | _losses("validation", row))
     figures = {
@@ -32,6 +32,10 @@ def scalars_of(row: StepMetrics) -> dict[str, float]:
         "memory/peak_gb": None
         if row.peak_memory_bytes is None
         else row.peak_memory_bytes / _GIGABYTE,
+        "data/trimmed": row.trimmed,
+        "data/rejected": row.rejected,
+        "data/left_out": row.left_out,
+        "data/skipped_steps": row.skipped_steps,
     }
     return _finite(figures | _losses("train", row))
 

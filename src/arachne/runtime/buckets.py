@@ -6,13 +6,14 @@ a bucket with an owner belongs to one rank with every parameter in it whole.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from arachne.runtime import collectives
+from arachne.runtime.collectives import Transfer
 from arachne.runtime.gradient_buffers import (
     GradientBuffer,
     GradientStorage,
@@ -99,27 +100,26 @@ class Bucket:
         """This rank's part of the sum over all ranks, once it was reduced."""
         self.sections: tuple[Section, ...] = self._sections(stop)
 
-    def reduce(self) -> None:
+    def start_reducing(self) -> Transfer:
         """Sum the gradients of all ranks; whoever owns elements keeps their sums."""
         summed = self.gradients.summed()
         if self.owner is None:
-            collectives.reduce_scatter(self.gradient_shard, summed, self.group)
-        else:
-            collectives.reduce(summed, self.group, root=self.owner)
-            if self.owner == self.group.index:
-                self.gradient_shard.copy_(summed)
+            return collectives.start_reduce_scatter(self.gradient_shard, summed, self.group)
+        transfer = collectives.start_reduce(summed, self.group, root=self.owner)
+        if self.owner != self.group.index:
+            return transfer
+        return replace(transfer, finish=lambda: self.gradient_shard.copy_(summed))
 
-    def share(self, *, averages: bool) -> None:
+    def start_sharing(self, *, averages: bool) -> Transfer:
         """Give every rank the weights of all owners, or their averages."""
         owned = self._average if averages else self._master
         assert owned is not None, "there is no average of the weights"
         mine = owned.to(self.flat.dtype)
         if self.owner is None:
-            collectives.all_gather(self.flat, mine, self.group)
-        else:
-            if self.owner == self.group.index:
-                self.flat.copy_(mine)
-            collectives.broadcast(self.flat, self.group, root=self.owner)
+            return collectives.start_all_gather(self.flat, mine, self.group)
+        if self.owner == self.group.index:
+            self.flat.copy_(mine)
+        return collectives.start_broadcast(self.flat, self.group, root=self.owner)
 
     def _sections(self, stop: int) -> tuple[Section, ...]:
         if self._start == stop:

@@ -3,13 +3,13 @@
 Shape suffixes:
   P group size
 All are issued in the order of the program, by one thread, on one stream; on CPU they block, but for
-the exchange of parcels, which is waited for where its result is used. A group of one rank meets
-nobody.
+those whose names begin with `start`, which are waited for where their result is used. A group of
+one rank meets nobody.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -22,8 +22,10 @@ from arachne.runtime.recorder import Message
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
-_SWAP_TAG = 2**30
+_EXCHANGE_TAG = 2**30
 """Above the tags of handoffs, which may be on their way in the same group."""
+
+_SWAP_TAG = _EXCHANGE_TAG + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,25 +69,51 @@ class Parcel:
     tensor: Tensor
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """An exchange of parcels under way.
+    """A collective under way, or an exchange of parcels.
+
+    Members wait for what they started in the order in which they started it.
 
     Attributes:
-        group: Who exchanges.
+        group: Who meets.
         works: What torch is at.
-        parcels: Kept alive until they have arrived.
+        kept: Kept alive until it has arrived.
+        finish: What is left to do once all of it has arrived.
     """
 
     group: RankGroup
-    works: Sequence[dist.Work]
-    parcels: Sequence[Parcel]
+    works: Sequence[dist.Work] = ()
+    kept: Sequence[Parcel | Tensor] = ()
+    finish: Callable[[], object] = field(default=_nothing, repr=False)
 
     def wait(self) -> None:
         """Until everything was sent and has arrived; on a GPU its stream waits, not the host."""
         with self.group.recorder.meeting():
             for work in self.works:
                 work.wait()
+            self.finish()
+
+
+MOST_UNDER_WAY = 2
+"""Of a row of large collectives: one moves while the one before is made use of. Each holds buffers
+of its own."""
+
+
+def overlapped(started: Iterable[Transfer]) -> list[Transfer]:
+    """Go through a row of collectives, each of which starts when it is asked for, with at most
+    `MOST_UNDER_WAY` of them under way; those that are still under way at the end.
+    """
+    under_way: list[Transfer] = []
+    for transfer in started:
+        under_way.append(transfer)
+        if len(under_way) == MOST_UNDER_WAY:
+            under_way.pop(0).wait()
+    return under_way
 
 
 def start_exchange(
@@ -122,23 +150,35 @@ def start_exchange(
             )
         )
         operation = dist.isend if is_sent else dist.irecv
-        operations.append(dist.P2POp(operation, parcel.tensor, peer, group.handle))
+        operations.append(
+            dist.P2POp(operation, parcel.tensor, peer, group.handle, tag=_EXCHANGE_TAG)
+        )
     group.recorder.issued(
         "exchange", group.ranks, of_all_members, _name(dtype), messages=tuple(messages)
     )
     works = dist.batch_isend_irecv(operations) if operations else []
-    return Transfer(group=group, works=works, parcels=(*sent, *received))
+    return Transfer(group=group, works=works, kept=(*sent, *received))
 
 
 def all_gather(gathered: Tensor, mine: Tensor, group: RankGroup) -> None:
     """Fill `gathered` with everybody's `mine`, in member order; all of one size."""
-    with _recorded("all_gather", gathered.numel(), gathered, group):
-        if group.handle is None:
-            gathered.copy_(mine)
-        elif gathered.device.type == "cpu":
-            _gather_on_host(gathered, mine, group)
-        else:
-            _all_gather(gathered, mine.contiguous(), group=group.handle)
+    start_all_gather(gathered, mine, group).wait()
+
+
+def start_all_gather(gathered: Tensor, mine: Tensor, group: RankGroup) -> Transfer:
+    """As `all_gather`; neither tensor is to be touched until it was waited for."""
+    _issue("all_gather", gathered.numel(), gathered, group)
+    if group.handle is None:
+        gathered.copy_(mine)
+        return Transfer(group=group)
+    if gathered.device.type == "cpu":
+        pieces = gathered.view(group.size, *mine.shape).unbind()
+        pieces[group.index].copy_(mine)
+        works = _swap([pieces[group.index]] * group.size, pieces, group)
+        return Transfer(group=group, works=works, kept=pieces)
+    mine = mine.contiguous()
+    work = _all_gather(gathered, mine, group=group.handle, async_op=True)
+    return Transfer(group=group, works=_works(work), kept=(gathered, mine))
 
 
 def reduce_scatter(mine: Tensor, full: Tensor, group: RankGroup) -> None:
@@ -146,29 +186,55 @@ def reduce_scatter(mine: Tensor, full: Tensor, group: RankGroup) -> None:
 
     On CPU every element is summed in the order of the members, wherever it lies.
     """
-    with _recorded("reduce_scatter", full.numel(), full, group):
-        if group.handle is None:
-            mine.copy_(full)
-        elif full.device.type == "cpu":
-            _sum_on_host(mine, full.contiguous(), group)
-        else:
-            _reduce_scatter(mine, full.contiguous(), group=group.handle)
+    start_reduce_scatter(mine, full, group).wait()
 
 
-def reduce(values: Tensor, group: RankGroup, *, root: int) -> None:
+def start_reduce_scatter(mine: Tensor, full: Tensor, group: RankGroup) -> Transfer:
+    """As `reduce_scatter`; neither tensor is to be touched until it was waited for."""
+    _issue("reduce_scatter", full.numel(), full, group)
+    if group.handle is None:
+        mine.copy_(full)
+        return Transfer(group=group)
+    full = full.contiguous()
+    if full.device.type != "cpu":
+        work = _reduce_scatter(mine, full, group=group.handle, async_op=True)
+        return Transfer(group=group, works=_works(work), kept=(mine, full))
+    pieces = full.view(group.size, *mine.shape).unbind()
+    arrived = [
+        piece if i == group.index else torch.empty_like(mine) for i, piece in enumerate(pieces)
+    ]
+
+    def add() -> None:
+        torch.add(arrived[0], arrived[1], out=mine)
+        for piece in arrived[2:]:
+            mine.add_(piece)
+
+    return Transfer(group=group, works=_swap(pieces, arrived, group), kept=pieces, finish=add)
+
+
+def start_reduce(values: Tensor, group: RankGroup, *, root: int) -> Transfer:
     """Sum `values` over the group into those of member `root`; the others' are spoilt."""
     assert values.is_contiguous(), "gloo sums strided tensors wrongly, without an error"
-    with _recorded("reduce", values.numel(), values, group):
-        if group.handle is not None:
-            dist.reduce(values, dst=group.ranks[root], group=group.handle)
+    _issue("reduce", values.numel(), values, group)
+    if group.handle is None:
+        return Transfer(group=group)
+    work = dist.reduce(values, dst=group.ranks[root], group=group.handle, async_op=True)
+    return Transfer(group=group, works=_works(work), kept=(values,))
 
 
 def broadcast(values: Tensor, group: RankGroup, *, root: int = 0) -> None:
     """Give every member the `values` of member `root`, in place."""
+    start_broadcast(values, group, root=root).wait()
+
+
+def start_broadcast(values: Tensor, group: RankGroup, *, root: int) -> Transfer:
+    """As `broadcast`; the tensor is not to be touched until it was waited for."""
     assert values.is_contiguous(), "gloo sends strided tensors wrongly, without an error"
-    with _recorded("broadcast", values.numel(), values, group):
-        if group.handle is not None:
-            dist.broadcast(values, src=group.ranks[root], group=group.handle)
+    _issue("broadcast", values.numel(), values, group)
+    if group.handle is None:
+        return Transfer(group=group)
+    work = dist.broadcast(values, src=group.ranks[root], group=group.handle, async_op=True)
+    return Transfer(group=group, works=_works(work), kept=(values,))
 
 
 def all_reduce_sum(values: Tensor, group: RankGroup) -> None:
@@ -188,28 +254,14 @@ def _all_reduce(values: Tensor, group: RankGroup, op: dist.ReduceOp.RedOpType, n
             dist.all_reduce(values, op=op, group=group.handle)
 
 
-def _gather_on_host(gathered: Tensor, mine: Tensor, group: RankGroup) -> None:
-    pieces = gathered.view(group.size, *mine.shape).unbind()
-    pieces[group.index].copy_(mine)
-    _swap([pieces[group.index]] * group.size, pieces, group)
-
-
-def _sum_on_host(mine: Tensor, full: Tensor, group: RankGroup) -> None:
-    pieces = full.view(group.size, *mine.shape).unbind()
-    arrived = [
-        piece if i == group.index else torch.empty_like(mine) for i, piece in enumerate(pieces)
-    ]
-    _swap(pieces, arrived, group)
-    torch.add(arrived[0], arrived[1], out=mine)
-    for piece in arrived[2:]:
-        mine.add_(piece)
-
-
-def _swap(sent: Sequence[Tensor], received: Sequence[Tensor], group: RankGroup) -> None:
+def _swap(
+    sent: Sequence[Tensor], received: Sequence[Tensor], group: RankGroup
+) -> Sequence[dist.Work]:
     """Piece i goes to member i, and what it sends arrives in place i; all of one size.
 
     Straight from and to where the pieces lie: gloo's own reduce-scatter and all-gather copy them
-    once more, and took twice as long for 18 MB on two and on three ranks.
+    once more, and took twice as long for 18 MB on two and on three ranks. Several may be under way
+    with one tag: between two ranks, messages of one tag arrive in the order in which they left.
     """
     others = [i for i in range(group.size) if i != group.index and received[i].numel()]
     operations = [
@@ -217,16 +269,26 @@ def _swap(sent: Sequence[Tensor], received: Sequence[Tensor], group: RankGroup) 
         for operation, pieces in ((dist.irecv, received), (dist.isend, sent))
         for i in others
     ]
-    for work in dist.batch_isend_irecv(operations) if operations else []:
-        work.wait()
+    return dist.batch_isend_irecv(operations) if operations else []
 
 
-def _recorded(
-    operation: str, num_elements: int, tensor: Tensor, group: RankGroup
-) -> AbstractContextManager[None]:
+def _works(work: dist.Work | None) -> Sequence[dist.Work]:
+    return [] if work is None else [work]
+
+
+def _issue(operation: str, num_elements: int, tensor: Tensor, group: RankGroup) -> None:
     if group.gate is not None:
         group.gate()
-    return group.recorder.collective(operation, group.ranks, num_elements, _name(tensor.dtype))
+    group.recorder.issued(operation, group.ranks, num_elements, _name(tensor.dtype))
+
+
+@contextmanager
+def _recorded(
+    operation: str, num_elements: int, tensor: Tensor, group: RankGroup
+) -> Iterator[None]:
+    _issue(operation, num_elements, tensor, group)
+    with group.recorder.meeting():
+        yield
 
 
 def _name(dtype: torch.dtype) -> str:

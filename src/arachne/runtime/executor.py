@@ -35,7 +35,7 @@ def run_launches(
 
     `work` runs forward and backward, adding to the rank's gradient buffers. It meets exactly the
     ranks of its launch; ranks with more, fewer or no launches need not know of it. Encoders'
-    launches go to `encode`, which waits for nobody.
+    launches go to `encode`, which meets the ranks of its launch at most.
 
     Nothing can wait for ever. A launch waits for its members, for its rank's launches before it,
     and for what its encoders make, whose launches come before it in the plan. All ranks follow this
@@ -50,7 +50,7 @@ def run_launches(
         StrandedError: This rank ran out of memory where the others of its launch wait for it; only
             with `give_up`.
         ConfigError: The plan has barriers between its launches, which only the simulator knows,
-            launches of an encoder without `encode`, or some that share an encoder out over ranks.
+            launches of an encoder without `encode`, or captions that several ranks encode.
     """
     _refuse_unbuilt(plan, can_encode=encode is not None)
     groups.prepare(launch.ranks for launch in plan.launches)
@@ -97,8 +97,5 @@ def _refuse_unbuilt(plan: PlacedPlan, *, can_encode: bool) -> None:
         what = f"launch {index} of the plan of step {plan.step} is {launch.cascade.module!r}"
         if not can_encode:
             raise ConfigError(f"{what}; without encoders only 'dit' launches run")
-        if launch.degree > 1:
-            raise ConfigError(
-                f"{what} on {launch.degree} ranks; an encoder runs on one rank, so plan with "
-                "max_video_degree 1"
-            )
+        if launch.cascade.module == "text" and launch.degree > 1:
+            raise ConfigError(f"{what} on {launch.degree} ranks; captions are encoded on one rank")

@@ -76,14 +76,19 @@ class Handoffs:
                 self._awaited[_key(route)] = _Awaited(tag, route, work, result)
 
     def give(self, step: int, module: Encoder, slot: int, result: Tensor) -> None:
-        """Send what this rank has made to all that train on it, or keep it; waits for nobody."""
+        """Send what this rank has made to all that train on it, or keep it; waits for nobody.
+
+        Of several ranks that made it together one sends it.
+        """
         key = (step, module, slot)
         tag, route = self._routes[key]
-        assert self._rank == route.source, route
+        assert self._rank in route.makers, route
         assert tuple(result.shape) == self._shape_of(module, route.bucket), (result.shape, route)
         result = result.detach().to("cpu", torch.float32).contiguous()
         if self._rank in route.targets:
             self._held[key] = result
+        if self._rank != route.source:
+            return
         for target in route.receivers:
             self._recorder.handed(_message(route, target, result))
             self._recorder.sent(launch=route.trainer, meeting=self._meeting(tag, target))

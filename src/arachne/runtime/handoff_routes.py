@@ -19,8 +19,8 @@ class Route:
         bucket: Its shape.
         encoder: Index of the launch that makes it, in the plan of the step that makes it.
         trainer: Index of the launch that trains on it, in the plan of `step`.
-        source: The rank that makes it.
-        targets: All ranks that train on it, perhaps the source too; ascending.
+        makers: The ranks that make it, all of which have it whole; the first one sends it.
+        targets: All ranks that train on it, perhaps makers too; ascending.
     """
 
     step: int
@@ -29,13 +29,18 @@ class Route:
     bucket: Bucket
     encoder: int
     trainer: int
-    source: int
+    makers: tuple[int, ...]
     targets: tuple[int, ...]
 
     @property
     def receivers(self) -> tuple[int, ...]:
         """Ranks to which the result travels: in place it is there already."""
-        return tuple(rank for rank in self.targets if rank != self.source)
+        return tuple(rank for rank in self.targets if rank not in self.makers)
+
+    @property
+    def source(self) -> int:
+        """The rank that sends it."""
+        return self.makers[0]
 
 
 def routes_of(plan: PlacedPlan, next_plan: PlacedPlan | None) -> tuple[Route, ...]:
@@ -60,7 +65,7 @@ def routes_of(plan: PlacedPlan, next_plan: PlacedPlan | None) -> tuple[Route, ..
                     bucket=cascade.bucket,
                     encoder=index,
                     trainer=trainer,
-                    source=launch.ranks[0],
+                    makers=launch.ranks,
                     targets=ranks,
                 )
             )

@@ -28,8 +28,10 @@ from torch.distributed import FileStore
 
 from arachne.core import errors
 from arachne.core.errors import ArachneError, Interrupted, LostRankError
+from arachne.core.held_signals import NUMBERS, end_by_signals, signals_held_back
 from arachne.core.parent_watch import exit_with_parent
 from arachne.runtime.hang_report import GO_ON
+from arachne.runtime.lost_peer import is_of_lost_peer
 from arachne.runtime.run_folder import RunFolder
 from arachne.runtime.watchdog import headline_path
 from arachne.runtime.world import DeviceKind, World, join_world, leave_world, resolved_device_kind
@@ -97,7 +99,8 @@ def run_ranks(
                     ),
                     name=f"rank {rank}",
                 )
-                process.start()
+                with signals_held_back():
+                    process.start()
                 writer.close()
                 processes.append(process)
                 pipes.append(reader)
@@ -136,12 +139,11 @@ def _signals_passed_on(processes: list[Any]) -> Iterator[list[int]]:
             if process.is_alive():
                 os.kill(process.pid, number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, pass_on) for number in numbers]
+    before = [signal.signal(number, pass_on) for number in NUMBERS]
     try:
         yield received
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(NUMBERS, before, strict=True):
             signal.signal(number, handler)
 
 
@@ -155,9 +157,8 @@ def _run_rank(
     device: DeviceKind,
     timeout_s: float,
 ) -> None:
+    end_by_signals(*NUMBERS)
     exit_with_parent(folder=folder)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -187,19 +188,9 @@ def _failure(error: BaseException) -> _Outcome:
     return _Outcome(
         error_kind="bug" if is_ours else type(error).__name__,
         message=traceback.format_exc() if is_ours else str(error),
-        is_consequence=_is_consequence(error),
+        is_consequence=is_of_lost_peer(error),
         at_s=time.monotonic(),
     )
-
-
-def _is_consequence(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, tells of a rank that cannot be reached."""
-    while error is not None:
-        # gloo raises a plain RuntimeError whose message starts with the place in its source.
-        if isinstance(error, torch.distributed.DistError) or "gloo/" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _call(target: Callable[..., Any], world: World, args: tuple[Any, ...]) -> Any:

@@ -3,11 +3,11 @@
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import TypeVar
 
+from arachne.core.held_signals import signals_held_back
 from arachne.core.parent_watch import exit_with_parent
 
 Request = TypeVar("Request")
@@ -34,7 +34,8 @@ class PlanningProcess:
         Raises:
             BrokenProcessPool: The process ended; make another one.
         """
-        return self._pool.submit(function, request)
+        with signals_held_back():  # rank 0 decides when the run ends, and this process with it
+            return self._pool.submit(function, request)
 
     def end(self) -> None:
         """End the process now; calls that did not finish fail or are cancelled."""
@@ -44,7 +45,6 @@ class PlanningProcess:
 
 
 def _start(leash: multiprocessing.connection.Connection) -> None:
-    """The planning process gives way to the ranks, ends with rank 0, and outlives a Ctrl-C."""
+    """The planning process gives way to the ranks, and ends with rank 0."""
     exit_with_parent(leash)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the run, and this process with it
     os.nice(10)

@@ -4,6 +4,9 @@ A rank with more, fewer or no launches just has another sum in its buffers; `red
 place where ranks meet, and it sums. Nothing here divides: the loss carries each clip's weight.
 Source of the method: ZeRO (arXiv 1910.02054), stage 1. Where a rule needs whole parameters, each
 belongs to one rank, and is summed to it and sent from it.
+
+Buckets follow each other closely: while one is on its way, the one before is added up, or the next
+one is updated. All ranks start and await them in one order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from arachne.runtime.buckets import Bucket, Named, Section, even_parts, owners
+from arachne.runtime.collectives import Transfer, overlapped
 from arachne.runtime.gradient_buffers import GradientStorage, wide_dtype
 from arachne.runtime.optimizer_state import StateKinds, TorchState
 from arachne.runtime.optimizers import OptimizerChoice, UpdateRule
@@ -48,13 +52,18 @@ class _Ruled:
     """The buckets under one rule, and the optimizer of what this rank owns of them."""
 
     buckets: Sequence[Bucket]
-    state: TorchState
+    states: Sequence[TorchState]
+    """One for each bucket, so that one can be updated while the others travel."""
     kinds: Mapping[int, StateKinds]
     """By the number of dimensions of a section's tensor."""
 
-    def sections(self) -> Iterator[Section]:
-        for bucket in self.buckets:
-            yield from bucket.sections
+    def by_bucket(self) -> Iterator[tuple[Bucket, TorchState]]:
+        return zip(self.buckets, self.states, strict=True)
+
+    def sections(self) -> Iterator[tuple[Section, TorchState]]:
+        for bucket, state in self.by_bucket():
+            for section in bucket.sections:
+                yield section, state
 
 
 class ShardedOptimizer:
@@ -100,11 +109,14 @@ class ShardedOptimizer:
             ]
             self._ruled.append(_ruled(rule, members, buckets))
         self._buckets = [bucket for ruled in self._ruled for bucket in ruled.buckets]
+        self._on_the_way: list[Transfer] = []
+        """Of updated parameters, not yet awaited."""
+        module.register_forward_pre_hook(lambda *_: self.settle())
 
     def reduce(self) -> None:
         """Sum the gradients of all ranks, after the last launch; each keeps what it owns."""
-        for bucket in reversed(self._buckets):
-            bucket.reduce()
+        for transfer in overlapped(bucket.start_reducing() for bucket in reversed(self._buckets)):
+            transfer.wait()
 
     def squared_norm_of_shard(self) -> Tensor:
         """Sum of squares of this rank's reduced gradients, float64; sums to the global norm²."""
@@ -114,19 +126,43 @@ class ShardedOptimizer:
     def step(self, *, lr: float, gradient_scale: float = 1.0) -> None:
         """Update what this rank owns from its reduced gradients, scaled."""
         for ruled in self._ruled:
-            for section in ruled.sections():
-                if gradient_scale != 1.0:
-                    section.gradient.mul_(gradient_scale)
-                section.master.grad = section.gradient
-            ruled.state.step(lr)
-        self._average()
+            for bucket, state in ruled.by_bucket():
+                self._step_bucket(bucket, state, lr, gradient_scale)
         self.num_updates += 1
 
     def share(self, *, averages: bool = False) -> None:
         """Give every rank all updated parameters, or the averages in their place."""
+        self.settle()
         with torch.no_grad():
-            for bucket in self._buckets:
-                bucket.share(averages=averages)
+            started = (bucket.start_sharing(averages=averages) for bucket in self._buckets)
+            self._on_the_way = overlapped(started)
+        self.settle()
+
+    def step_and_share(self, *, lr: float, gradient_scale: float = 1.0) -> None:
+        """`step` and `share`, bucket by bucket: each travels while the next one is updated.
+
+        The last ones may still be on their way afterwards. The module's forward pass awaits them;
+        whoever looks at its parameters otherwise calls `settle` first.
+        """
+        self.settle()
+
+        def started() -> Iterator[Transfer]:
+            for ruled in self._ruled:
+                for bucket, state in ruled.by_bucket():
+                    with self.group.recorder.doing("optimizer"):
+                        self._step_bucket(bucket, state, lr, gradient_scale)
+                    with torch.no_grad():
+                        transfer = bucket.start_sharing(averages=False)
+                    yield transfer
+
+        self._on_the_way = overlapped(started())
+        self.num_updates += 1
+
+    def settle(self) -> None:
+        """Await the parameters that are still on their way; all ranks call it at one place."""
+        for transfer in self._on_the_way:
+            transfer.wait()
+        self._on_the_way = []
 
     def clear_gradients(self) -> None:
         """Forget what was accumulated; the buffers stay."""
@@ -146,12 +182,12 @@ class ShardedOptimizer:
     def pieces(self) -> Iterator[Piece]:
         """This rank's master weights and optimizer state as pieces of the named parameters."""
         for ruled in self._ruled:
-            for section in ruled.sections():
+            for section, state in ruled.sections():
                 arrays = {MASTER: section.master.detach().view(-1)}
                 if section.average is not None:
                     arrays[AVERAGE] = section.average.view(-1)
                 for kind in ruled.kinds[section.master.ndim].arrays:
-                    arrays[kind] = ruled.state.array(section.master, kind)
+                    arrays[kind] = state.array(section.master, kind)
                 for stretch in section.stretches:
                     for kind, values in arrays.items():
                         yield Piece(
@@ -168,9 +204,9 @@ class ShardedOptimizer:
         """
         found: dict[str, float] = {}
         for ruled in self._ruled:
-            for section in ruled.sections():
+            for section, state in ruled.sections():
                 for kind in ruled.kinds[section.master.ndim].numbers:
-                    found[kind] = ruled.state.number(section.master, kind)
+                    found[kind] = state.number(section.master, kind)
         return found
 
     def load(
@@ -187,8 +223,9 @@ class ShardedOptimizer:
         known = {"step": float(num_updates), **numbers}
         self.num_updates = num_updates
         for ruled in self._ruled:
-            ruled.state.forget()
-            for section in ruled.sections():
+            for state in ruled.states:
+                state.forget()
+            for section, state in ruled.sections():
                 master = _joined(section, pieces[MASTER])
                 with torch.no_grad():
                     section.master.copy_(master)
@@ -198,7 +235,7 @@ class ShardedOptimizer:
                 if num_updates:
                     kinds = ruled.kinds[section.master.ndim]
                     arrays = {kind: _joined(section, pieces[kind]) for kind in kinds.arrays}
-                    ruled.state.put(section.master, kinds, arrays, known)
+                    state.put(section.master, kinds, arrays, known)
 
     def owned_ranges(self) -> Iterator[tuple[str, int, int]]:
         """Which elements [start, stop) of each flattened parameter this rank owns."""
@@ -207,7 +244,17 @@ class ShardedOptimizer:
                 for stretch in section.stretches:
                     yield stretch.name, stretch.offset, stretch.offset + stretch.high - stretch.low
 
-    def _average(self) -> None:
+    def _step_bucket(
+        self, bucket: Bucket, state: TorchState, lr: float, gradient_scale: float
+    ) -> None:
+        for section in bucket.sections:
+            if gradient_scale != 1.0:
+                section.gradient.mul_(gradient_scale)
+            section.master.grad = section.gradient
+        state.step(lr)
+        self._average(bucket)
+
+    def _average(self, bucket: Bucket) -> None:
         """Move the averages towards the masters: a ← d·a + (1 − d)·w.
 
         After n earlier updates d = min(decay, (1 + n) / (10 + n)), so that the start is soon
@@ -215,10 +262,9 @@ class ShardedOptimizer:
         """
         n = self.num_updates
         decay = min(self._average_decay, (1.0 + n) / (10.0 + n))
-        for bucket in self._buckets:
-            for section in bucket.sections:
-                if section.average is not None:
-                    section.average.lerp_(section.master.detach(), 1.0 - decay)
+        for section in bucket.sections:
+            if section.average is not None:
+                section.average.lerp_(section.master.detach(), 1.0 - decay)
 
 
 def _by_rule(
@@ -253,14 +299,15 @@ def _parts(
 
 
 def _ruled(rule: UpdateRule, named: Sequence[Named], buckets: Sequence[Bucket]) -> _Ruled:
-    sections = [section for bucket in buckets for section in bucket.sections]
     first = named[0][1]
     like = first.detach().new_empty(0, dtype=wide_dtype(first.dtype))
     dims = {max(1, p.ndim) for _, p in named} if rule.is_whole else {1}
     # First, since it tells what cannot be made in one line.
     kinds = {dim: rule.state.kinds(rule.make, rule.what, dim, like) for dim in sorted(dims)}
-    state = rule.state(rule.make, [section.master for section in sections])
-    return _Ruled(buckets=buckets, state=state, kinds=kinds)
+    states = [
+        rule.state(rule.make, [section.master for section in bucket.sections]) for bucket in buckets
+    ]
+    return _Ruled(buckets=buckets, states=states, kinds=kinds)
 
 
 def _sum_of_squares(values: Tensor) -> Tensor:

@@ -169,6 +169,4 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the ranks decide when the run ends
     watch(from_json(sys.argv[1], WatchOrder, what="watch order"))

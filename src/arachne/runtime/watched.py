@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from arachne.core.batch import Batch
+from arachne.core.held_signals import signals_held_back
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
 from arachne.runtime.hang_report import span_text
@@ -98,8 +99,9 @@ def _start(
         parent=os.getpid(),
         has_launcher=world.folder is not None,
     )
-    return subprocess.Popen(
-        [sys.executable, "-m", "arachne.runtime.watchdog", to_json(order)],
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    with signals_held_back():  # the ranks decide when the run ends
+        return subprocess.Popen(
+            [sys.executable, "-m", "arachne.runtime.watchdog", to_json(order)],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )

@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateImportUsage=false
 import os
+import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous
 
 from arachne.core.errors import ConfigError
+from arachne.core.held_signals import end_by_signals
 from arachne.runtime.meeting import attempt_name
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -60,26 +62,6 @@ def default_num_ranks(kind: DeviceKind) -> int:
     return min(max(len(os.sched_getaffinity(0)), 2), 8)
 
 
-def is_under_torchrun() -> bool:
-    """Whether a launcher already described this process as one rank of a world."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def is_restarted() -> bool:
-    """Whether torchrun starts these ranks once more, after some of them failed."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-
-
-def torchrun_id() -> str:
-    """The job's name at torchrun (`--rdzv-id`), the same over its restarts; empty if it has none.
-
-    `--standalone` makes one up. Ranks that are started again because a machine joined are told by
-    this alone: torchrun does not count that as a restart.
-    """
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    return "" if name == "none" else name
-
-
 def join_world(
     kind: DeviceKind, timeout_s: float, store: Store | None = None, folder: Path | None = None
 ) -> World:
@@ -92,6 +74,7 @@ def join_world(
         ConfigError: There is no GPU for this rank.
     """
     device = _device(kind, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
+    end_by_signals(signal.SIGTERM)  # ranks wait for each other where no handler of Python's runs
     timeout = timedelta(seconds=timeout_s)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if store is None:
@@ -101,6 +84,9 @@ def join_world(
         # torchrun keeps its store over restarts, with the addresses of ranks that are gone.
         store = PrefixStore(f"attempt {attempt_name(store, rank, size, timeout_s)}", store)
     if device.type == "cuda":
+        # Collectives of different groups then run in the host's order (NCCL 2.26 and newer; older
+        # ones do not know the variable).
+        os.environ.setdefault("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)

@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_module import (
     VideoTransformer,
     build_transformer,
     load_published_transformer,
+    load_single_file_transformer,
     load_transformer,
 )
 from arachne.models.families import transformer_named
@@ -21,10 +21,11 @@ from arachne.models.first_frame import FirstFrameEncoder, Packing
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.models.lora import AdapterOptions, adapter_targets, add_adapters
 from arachne.models.lora_files import load_adapters
+from arachne.models.lora_names import PUBLISHED
 from arachne.models.low_bits import store_in_low_bits
 from arachne.models.published_file import is_published_file
 from arachne.trainer.config import RunConfig
-from arachne.trainer.planning_shape import check_first_frame
+from arachne.trainer.planning_shape import check_first_frame, planning_shape
 from arachne.trainer.settings.model import ModelSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -55,16 +56,14 @@ def training_model(
     """
     model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
     if not config.lora.is_on:
-        _choose_trained(model.module, config.model.freeze, config.model.train_only)
+        _choose_trained(model, config.model.freeze, config.model.train_only)
         return model
-    names = adapter_targets(model.module, model.layout, config.lora.targets)
+    names = adapter_targets(model.module, model.layout, config.lora.targets, model.family.frozen)
     options = adapter_options(config)
     if config.memory.base != "model":
         store_in_low_bits(model.module, model.layout, config.memory.base)
-    add_adapters(model.module, names, options, seed=config.run.seed)
-    for parameter in model.module.parameters():
-        if parameter.requires_grad:  # peft cannot see the model's type in weights of few bits
-            parameter.data = parameter.data.to(DTYPES[config.model.dtype])
+    dtype = DTYPES[config.model.dtype]
+    add_adapters(model.module, names, options, seed=config.run.seed, dtype=dtype)
     if starts and config.lora.init_from:
         load_adapters(model, config.lora.init_from, options, setting="lora.init_from")
     return model
@@ -82,14 +81,9 @@ def built_model(
     """The model on the CPU: random weights of the run's seed, or pretrained ones.
 
     Raises:
-        ConfigError: The family cannot be trained from these weights, or the encoders do not fit
-            the pretrained model.
+        ConfigError: The weights are none of the family's, or the encoders do not fit them.
     """
     family = transformer_named(settings.family)
-    if settings.pretrained and family.not_pretrained:
-        raise ConfigError(
-            f"model.pretrained {settings.pretrained!r} cannot be trained: {family.not_pretrained}"
-        )
     dtype = DTYPES[settings.dtype]
     packing = video_encoder.packing if isinstance(video_encoder, FirstFrameEncoder) else Packing()
     if not settings.pretrained:
@@ -101,7 +95,11 @@ def built_model(
         )
         return build_transformer(shape, dtype=dtype, seed=seed)
     refuse_two_experts(settings.pretrained)
-    if is_published_file(settings.pretrained):
+    if is_published_file(settings.pretrained) and family.name not in PUBLISHED:
+        model = load_single_file_transformer(
+            planning_shape(settings), settings.pretrained, dtype=dtype
+        )
+    elif is_published_file(settings.pretrained):
         model = load_published_transformer(
             family.name,
             settings.pretrained,
@@ -124,7 +122,12 @@ def built_model(
                 f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
                 f"{found}; name the encoders that the model was trained with"
             )
-    return replace(model, shape=replace(model.shape, image_tokens=packing.image_tokens))
+    shape = replace(
+        model.shape,
+        image_tokens=packing.image_tokens,
+        keeps_first_frame=settings.keeps_first_frame,
+    )
+    return replace(model, shape=shape)
 
 
 def refuse_two_experts(pretrained: str) -> None:
@@ -142,8 +145,11 @@ def refuse_two_experts(pretrained: str) -> None:
         )
 
 
-def _choose_trained(module: nn.Module, freeze: Sequence[str], train_only: Sequence[str]) -> None:
-    """Freeze parameters by patterns of their names."""
+def _choose_trained(
+    model: VideoTransformer, freeze: Sequence[str], train_only: Sequence[str]
+) -> None:
+    """Freeze parameters by patterns of their names, and those that the family never trains."""
+    module = model.module
     names = [name for name, _ in module.named_parameters()]
     for setting, patterns in (("freeze", freeze), ("train_only", train_only)):
         for pattern in patterns:
@@ -154,6 +160,7 @@ def _choose_trained(module: nn.Module, freeze: Sequence[str], train_only: Sequen
                     f"did you mean {nearest!r}? * stands for anything"
                 )
     trained = _matching(names, train_only or ["*"]) - _matching(names, freeze)
+    trained -= _matching(names, model.family.frozen)
     if not trained:
         raise ConfigError(
             "model.freeze and model.train_only leave no parameter to train; freeze less"

@@ -37,6 +37,9 @@ from arachne.trainer.checkpoint_pieces import fault_of_pieces
 from arachne.trainer.shard_file import damaged_extents
 
 _NAMES_SHOWN = 3
+_MOST_INDEX_BYTES = 2**28
+"""Over a hundred times what 14B parameters on 512 ranks take: some 200 bytes for each piece."""
+
 _MOST_THREADS = 8
 _SHARD_NAME = re.compile(r"shard-[0-9]{5,}\.safetensors")
 _DTYPE_OF_BYTES = {4: "F32", 8: "F64"}
@@ -209,6 +212,11 @@ def read_index(path: Path) -> CheckpointIndex:
     for name in (INDEX, INDEX_HASH):
         if not (path / name).is_file():
             raise CheckpointError(f"checkpoint {path.name}: {name} is missing; {_LOST_INDEX}")
+        if (path / name).stat().st_size > _MOST_INDEX_BYTES:
+            raise CheckpointError(
+                f"checkpoint {path.name}: {name} has more than {_MOST_INDEX_BYTES:,} bytes, which "
+                f"no ledger of ours has; {_LOST_INDEX}"
+            )
     try:
         content, needed = (path / INDEX).read_bytes(), (path / INDEX_HASH).read_bytes()
         found = sha256_of(path / INDEX)

@@ -76,6 +76,12 @@ class RunConfig:
                 "videos that begin with one; name one for each of validation.prompts with "
                 "model.image_to_video, and none without"
             )
+        if self.model.keeps_first_frame and self.objective_kind != "flow_matching":
+            raise ConfigError(
+                f"model.image_to_video of family {self.model.family!r} keeps the first frame at "
+                f"noise level 0, which objective.kind = {self.objective_kind!r} cannot draw; train "
+                "flow_matching"
+            )
 
     @property
     def objective_kind(self) -> ObjectiveKind:

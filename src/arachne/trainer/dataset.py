@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from arachne.core.batch import Batch, BatchClip
 from arachne.core.ledger import LedgerRow
 from arachne.data.cache import DamagedArrayError, LatentCache
+from arachne.data.frame_size import Fit
 from arachne.data.prepare import keys_of
 from arachne.data.sampler import Draw
 from arachne.models.first_frame import Packing
@@ -71,6 +72,7 @@ class TrainingData:
         video_fingerprint: Names the video encoder in the cache.
         text_fingerprint: Names the text encoder in the cache.
         packing: How cached latents hold the first frame as well; None for text to video.
+        fit: Whether their frames were cropped, or set in black.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -79,6 +81,7 @@ class TrainingData:
     video_fingerprint: str
     text_fingerprint: str
     packing: Packing | None = None
+    fit: Fit = "crop"
 
     def step_batch(self, step: int, draws: Sequence[Draw]) -> StepBatch:
         """The clips that were drawn for a step."""
@@ -108,7 +111,7 @@ class TrainingData:
             DataError: They are missing or damaged.
         """
         latents_key, text_key = keys_of(
-            self.row(item), self.fps, self.video_fingerprint, self.text_fingerprint
+            self.row(item), self.fps, self.video_fingerprint, self.text_fingerprint, self.fit
         )
         return arrays_of(self._array(latents_key), self._array(text_key), self.packing)
 

@@ -102,6 +102,12 @@ def export(
         raise ConfigError(
             f"{str(folder)!r} cannot be written: {error.strerror or error}; choose another folder"
         ) from error
+    except SafetensorError as error:  # a full disk, as safetensors tells it
+        raise ConfigError(
+            f"{str(folder)!r} cannot be written: {error}; free some space, or choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # gone already if all went well
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
 
 

@@ -37,9 +37,9 @@ def probe_output(model: VideoTransformer) -> Tensor:
         return torch.randn(*size, generator=generator).to(dtype)
 
     latents = normal(1, model.shape.latent_channels, frames, 2 * height, 2 * width)
-    text = normal(1, model.shape.text_tokens, model.shape.text_size)
+    text = normal(1, model.shape.text_rows, model.shape.text_size)
     first = None
-    if model.shape.condition_channels:
+    if model.shape.sees_first_frame:
         states = None
         if model.shape.image_size:
             states = normal(1, model.shape.image_tokens, model.shape.image_size)

@@ -54,6 +54,12 @@ class StepReport:
         """Median over the launches of |promised / measured − 1|; None if there was none."""
         return median(each.plan_error for each in self.launches) if self.launches else None
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Names of the clips that the step had to do without."""
+        kept = zip(self.batch.clips, self.outcome.vote.is_kept, strict=True)
+        return frozenset(clip.name for clip, is_kept in kept if not is_kept)
+
 
 def _is_never(done: int) -> bool:
     return False

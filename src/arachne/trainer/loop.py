@@ -172,7 +172,7 @@ class _Run:
             next_plan = self._plan_of(step + 1, plans, loader) if step + 1 < last else None
             report = self._step(step, plan, next_plan, loader)
             progressed = progressed.after(
-                report.outcome.loss if report.outcome.is_updated else None, _left_out(report)
+                report.outcome.loss if report.outcome.is_updated else None, report.left_out
             )
             self.recalibrator.after_step(step, report.launches)
             report = replace(
@@ -265,6 +265,7 @@ class _Run:
     ) -> Finished:
         if self.online is not None:
             self.online.drop()
+        self.session.optimizer.settle()
         saver.finish()
         stopped_by = None
         if was_stopped:
@@ -324,6 +325,7 @@ class _Run:
                 lr=lr,
                 wants_stop=lambda: self.stop.is_set,
                 online=self.online.of_step(plan, next_plan) if self.online is not None else None,
+                settles=False,
             )
         given_up = [plan.launches[index] for index in outcome.given_up]
         launches = tuple(
@@ -373,7 +375,9 @@ class _Run:
         """Name clips and say why a step was skipped; plans in the making count with it."""
         if report.outcome.given_up:
             plans.renew()
-        for name in sorted(_left_out(report)):
+        if self.online is not None and (report.left_out or not report.outcome.is_updated):
+            self.online.say_full(report.step, len(report.batch.clips))
+        for name in sorted(report.left_out):
             self.session.say(f"{step_text(report.step)}: clip {name!r} cannot be read; left out")
         if not report.outcome.is_updated:
             self.session.say(f"{step_text(report.step)}: {self._why_skipped(report)}; step skipped")
@@ -389,9 +393,3 @@ def _groups_text(session: Session) -> str:
     if session.world.device.type != "cuda":
         return text
     return f"{text}: about {bytes_text(most * COMMUNICATOR_BYTES)} of each GPU for NCCL, estimated"
-
-
-def _left_out(report: StepReport) -> frozenset[str]:
-    """Names of the clips that a step had to do without."""
-    kept = zip(report.batch.clips, report.outcome.vote.is_kept, strict=True)
-    return frozenset(clip.name for clip, is_kept in kept if not is_kept)

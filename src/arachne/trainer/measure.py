@@ -167,7 +167,7 @@ def _made_loss(session: Session, bucket: Bucket, num_clips: int) -> Tensor:
     latents = made(num_clips, shape.latent_channels, *grid)
     text = made(num_clips, *session.null_text.shape)
     first = None
-    if shape.condition_channels:
+    if shape.sees_first_frame:
         states = made(num_clips, shape.image_tokens, shape.image_size)
         first = FirstFrames(latents=latents, states=states if shape.image_size else None)
     return session.model.predict(latents, 0.5 * made(num_clips), text, first).pow(2).mean()

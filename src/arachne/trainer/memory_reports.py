@@ -21,7 +21,7 @@ from arachne.cost.model import CostModel
 from arachne.data.atomic_file import write_whole
 from arachne.runtime.hang_report import GO_ON, span_text
 from arachne.runtime.messages import text_of_first
-from arachne.runtime.out_of_memory import StrandedError
+from arachne.runtime.out_of_memory import StrandedError, is_out_of_memory
 from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.world import World
 from arachne.trainer.agreement import do_together
@@ -29,6 +29,10 @@ from arachne.trainer.agreement import do_together
 MEMORY_REPORTS = "out-of-memory-*.json"
 
 _STORE_KEY = "out of memory"
+
+LESS_HELD_OUT = "set validation.clips lower, or draw smaller samples (validation.sample_shape)"
+
+_LESS_STATE = "set optimizer.gradients = 'bfloat16' or 'host', or use more GPUs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +187,8 @@ def told_if_stranded(
         RankMemoryError: It happened, here or elsewhere.
     """
     try:
-        yield
+        with told_if_full(world, f"{step_text(plan.step)}, outside of its launches", _LESS_STATE):
+            yield
     except StrandedError as error:
         report = memory_report(
             costs, batch, plan, error.launch, rank=world.rank, num_entered=error.num_entered
@@ -198,8 +203,26 @@ def told_if_stranded(
         )
         world.store.set(_STORE_KEY, line)
         raise RankMemoryError(line) from error
-    except RuntimeError as error:
-        line = _told(world)
+
+
+@contextmanager
+def told_if_full(world: World, when: str, remedy: str) -> Iterator[None]:
+    """Work in which ranks meet, none of which can go on without the others.
+
+    A rank that runs out of memory puts one line into the store, and whoever of the others can still
+    read it ends with the same.
+
+    Raises:
+        RankMemoryError: It happened, here or elsewhere.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            line = f"{when}: rank {world.rank} is out of memory; {remedy}; {GO_ON}"
+            world.store.set(_STORE_KEY, line)
+        else:
+            line = _told(world) if isinstance(error, RuntimeError) else None
         if line is None:
             raise
         raise RankMemoryError(line) from error

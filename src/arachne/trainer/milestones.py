@@ -5,11 +5,13 @@ from math import inf, nan
 
 from arachne.core.cluster import Cluster
 from arachne.core.errors import CheckpointError
+from arachne.core.units import count_text
 from arachne.runtime.messages import text_of_first
 from arachne.trainer.agreement import all_agree, do_together
 from arachne.trainer.checkpoint_files import Best, checkpoints_dir, known_best, write_best
 from arachne.trainer.interval_samples import sample_videos
 from arachne.trainer.listener import Listener
+from arachne.trainer.memory_reports import LESS_HELD_OUT, told_if_full
 from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.session import Session
 from arachne.trainer.validation import held_out_loss
@@ -61,6 +63,7 @@ class Milestones:
         Raises:
             DataError: No held-out clip can be read.
             InfeasibleError: A held-out clip fits nowhere on the cluster.
+            RankMemoryError: A rank has no memory for it.
         """
         settings, last = self._session.config.validation, self._session.config.run.steps
         validates = settings.is_validated(done, last) and not self._is_known(
@@ -69,8 +72,12 @@ class Milestones:
         samples = settings.is_sampled(done, last) and not self._is_known(
             self._listener.is_sampled, done
         )
+        if not validates and not samples:
+            return None
         best = None
-        if validates or samples:
+        when = f"held-out loss or samples after {count_text(done, 'step')}"
+        with told_if_full(self._session.world, when, LESS_HELD_OUT):
+            self._session.optimizer.settle()
             self._show_averages(done)
             if validates:
                 loss = self._validate(done)
@@ -134,18 +141,17 @@ class Milestones:
         session = self._session
         session.recorder.progress.change("sample")
 
-        def draw() -> bool:
-            videos = sample_videos(session, self._wants_stop)
-            if videos is not None:
-                self._listener.on_samples(done, videos)
-            return videos is not None
+        videos = sample_videos(session, self._cluster(), done, self._wants_stop)
+
+        def write() -> None:
+            self._listener.on_samples(done, videos or ())
 
         def join() -> None:
             if session.world.rank == 0:
                 self._listener.on_sampled(done)
 
-        is_drawn = do_together(session.world, session.groups.world, draw)
-        if all_agree(session.world, session.groups.world, is_drawn):
+        if all_agree(session.world, session.groups.world, videos is not None):
+            do_together(session.world, session.groups.world, write)
             do_together(session.world, session.groups.world, join)
         else:
             self.was_stopped = True

@@ -92,7 +92,7 @@ def _facts(config: RunConfig, state: TrainState, num_trained: int) -> list[tuple
         facts.append(("clips that trained", f"{state.clips.num_clips:,}"))
     facts += [
         ("frames per second", f"{data.fps:g}"),
-        ("resolution", f"at most {data.resolution} x {data.resolution} pixels"),
+        ("resolution", data.shape_rules.area_text),
         ("lengths in frames", ", ".join(map(str, data.frame_buckets))),
         ("video encoder", f"`{Path(model.video_encoder).name}`"),
         ("text encoder", f"`{Path(model.text_encoder).name}`, {model.num_text_tokens} tokens"),

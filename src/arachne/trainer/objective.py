@@ -2,6 +2,7 @@
 
     loss of a clip = weight · mean over its elements of (prediction − target)²
 
+Where image to video keeps a clip's first latent frame, that frame is no element of the loss.
 What is mixed and predicted at a noise level: `flow_matching` and `ddpm`.
 
 Shape suffixes:
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from arachne.models.interface import FirstFrames, VideoModel
+from arachne.models.kept_frame import drawn
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import ClipArrays
 from arachne.trainer.ddpm import Ddpm
@@ -132,6 +134,9 @@ def clip_losses(
         return clean_B.view(shape) * clean_BCFHW + noise_B.view(shape) * noise_BCFHW
 
     noisy_BCFHW = mixed(mixture.clean, mixture.noise)
+    keeps_first = model.shape.keeps_first_frame
+    if keeps_first:  # it is the clip's own
+        first = FirstFrames(latents=clean_BCFHW[:, :, :1])
     if first is None:
         predicted_BCFHW = model.predict(noisy_BCFHW, sigma_B, text_BLD)
     else:
@@ -139,6 +144,8 @@ def clip_losses(
         predicted_BCFHW = model.predict(noisy_BCFHW, sigma_B, text_BLD, first)
     target_BCFHW = mixed(mixture.target_clean, mixture.target_noise)
     error_BCFHW = predicted_BCFHW.to(wide) - target_BCFHW
+    if keeps_first:
+        error_BCFHW = drawn(error_BCFHW)
     weight_B = torch.tensor([s.loss_weight for s in samples], dtype=wide, device=device)
     return weight_B * error_BCFHW.pow(2).flatten(1).mean(dim=1)
 

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from arachne.core.batch import Batch
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Encoder
+from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import ModelShape
 from arachne.data.guarded_decoder import Refusal
 from arachne.data.make_arrays import Workshop, encoded_latents
 from arachne.models.first_frame import packing_of
-from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.models.interface import TextEncoder, TiledEncoder, VideoEncoder
 from arachne.trainer.config import RunConfig
 from arachne.trainer.preparation import workshop_of
 
@@ -40,9 +41,9 @@ class OnlineEncoders:
         return latents_key if module == "vae" else states_key
 
     def result_shape(self, module: Encoder, bucket: Bucket) -> tuple[int, ...]:
-        """Shape of what the video encoder makes of a clip, or of its token states [L, D]."""
+        """Shape of what the video encoder makes of a clip, or of its text states [R, D]."""
         if module == "text":
-            return self.model.text_tokens, self.model.text_size
+            return self.model.text_rows, self.model.text_size
         grid = family_named(self.model.family).geometry.latent_grid(bucket)
         packing = packing_of(self.model)
         if packing is not None:
@@ -56,6 +57,38 @@ class OnlineEncoders:
             self.workshop.store.rejections.add(self.key("vae", row), found.reason)
             return self.no_latents(row)
         return found
+
+    def tile_shapes(self, row: LedgerRow) -> list[tuple[int, ...]]:
+        """Of what the tiles of a clip give, which several ranks may encode."""
+        bucket = row.bucket
+        assert bucket is not None, row
+        return list(self._tiled.tile_shapes(bucket.frames, bucket.height, bucket.width))
+
+    def tile(
+        self, row: LedgerRow, frames: NDArray[np.uint8] | None, index: int
+    ) -> NDArray[np.float32]:
+        """What one tile of a clip gives; NaN if there are no frames, or the encoder fails, which is
+        remembered."""
+        try:
+            if frames is not None:
+                return self._tiled.encode_tile(frames, index)
+        except DataError as error:
+            self.workshop.store.rejections.add(self.key("vae", row), str(error))
+        return np.full(self.tile_shapes(row)[index], np.nan, np.float32)
+
+    def joined(
+        self, row: LedgerRow, frames: NDArray[np.uint8] | None, tiles: Sequence[NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """A clip's latents from what its tiles gave; NaN throughout if one of them is missing."""
+        if frames is None or not all(np.isfinite(tile).all() for tile in tiles):
+            return self.no_latents(row)
+        return self._tiled.join_tiles(frames, tiles)
+
+    @property
+    def _tiled(self) -> TiledEncoder:
+        encoder = self.workshop.video_encoder
+        assert isinstance(encoder, TiledEncoder), "costs let no other encoder share a clip"
+        return encoder
 
     def no_latents(self, row: LedgerRow) -> NDArray[np.float32]:
         """What stands for latents that could not be made."""

@@ -12,7 +12,7 @@ Memory on the host: the frames of all the step's own clips that this rank encode
 and at most `MAX_FRAMES` + 1 clips' of the next step; and results, see `Handoffs`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -21,11 +21,13 @@ import torch
 from numpy.typing import NDArray
 
 from arachne.core.batch import Batch
+from arachne.core.bucket import Bucket
 from arachne.core.cascade import Encoder
 from arachne.core.cluster import Cluster
 from arachne.core.errors import DataError
 from arachne.core.ledger import LedgerRow
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
+from arachne.core.units import step_text
 from arachne.data.cache_writer import CacheWriter
 from arachne.data.clip_frames import ClipFrames
 from arachne.data.loader import ClipLoader
@@ -33,11 +35,19 @@ from arachne.data.timed_frame import Pixels
 from arachne.models.first_frame import packing_of
 from arachne.runtime.handoff import Handoffs
 from arachne.runtime.handoff_routes import routes_of
+from arachne.runtime.out_of_memory import is_out_of_memory
+from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.recorder import Recorder
+from arachne.runtime.tile_exchange import all_tiles
 from arachne.trainer.dataset import ClipArrays, arrays_of
 from arachne.trainer.online_encoders import ENCODERS, OnlineEncoders
 from arachne.trainer.planning import PlanRequest
 from arachne.trainer.session import Session
+
+_MORE_ROOM = (
+    "the clip is left out of the step: set model.video_tiling = true, encode before training with "
+    "data.encode = 'before', or take smaller clips"
+)
 
 MAX_FRAMES = 2
 """Clips whose frames may wait in the loader; the decoder then pauses."""
@@ -63,6 +73,15 @@ def online_steps(session: Session, first_step: int) -> Iterator["OnlineSteps | N
         if session.config.data.cache_online:
             writer = stack.enter_context(CacheWriter(workshop.store.cache))
         yield OnlineSteps(session, encoders, first_step=first_step, frames=frames, writer=writer)
+
+
+def _full_key(step: int, slot: int) -> str:
+    return f"full encoder/{step}/{slot}"
+
+
+def _bucket_of(row: LedgerRow) -> Bucket:
+    assert row.bucket is not None, row
+    return row.bucket
 
 
 class OnlineSteps:
@@ -145,6 +164,32 @@ class OnlineSteps:
         return OnlineStep(
             steps=self, plan=plan, next_plan=next_plan, recorder=self._session.recorder
         )
+
+    def group(self, ranks: tuple[int, ...]) -> RankGroup:
+        """The group of a launch's ranks."""
+        return self._session.groups.of(ranks)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the messages of groups travel."""
+        return self._session.world.device
+
+    def tell_full(self, step: int, slot: int) -> None:
+        """Let rank 0 know that this rank had no memory to encode a clip."""
+        world, row = self._session.world, self.row(step, slot)
+        line = (
+            f"rank {world.rank} ran out of memory while it encoded clip {row.clip.name!r} "
+            f"({_bucket_of(row)}); {_MORE_ROOM}"
+        )
+        world.store.set(_full_key(step, slot), line)
+
+    def say_full(self, step: int, num_slots: int) -> None:
+        """Say which clips of a step some rank had no memory to encode; on rank 0."""
+        world = self._session.world
+        keys = [_full_key(step, slot) for slot in range(num_slots if world.rank == 0 else 0)]
+        for key in keys:
+            if world.store.check([key]):
+                self._session.say(f"{step_text(step)}: {world.store.get(key).decode()}")
 
     def forget(self, step: int) -> None:
         """A step is over."""
@@ -244,7 +289,7 @@ class OnlineStep:
         step = self.plan.step + steps_ahead
         for slot in launch.cascade.slots:
             if steps_ahead or self._is_kept[slot]:
-                result = self._made(module, step, slot)
+                result = self._made(module, step, slot, launch.ranks)
                 self.steps.handoffs.give(step, module, slot, torch.from_numpy(result))
 
     def arrays(self, slot: int) -> ClipArrays:
@@ -261,18 +306,61 @@ class OnlineStep:
         self.steps.handoffs.end(self.plan.step)
         self.steps.forget(self.plan.step)
 
-    def _made(self, module: Encoder, step: int, slot: int) -> Array:
-        """Encode a clip; NaN if that cannot be done."""
+    def _made(self, module: Encoder, step: int, slot: int, ranks: tuple[int, ...]) -> Array:
+        """Encode a clip, together with the other ranks of the launch; NaN if that cannot be done.
+
+        A rank without the memory for it makes NaN too, so that nobody waits for it.
+        """
         encoders, row = self.steps.encoders, self.steps.row(step, slot)
+
+        def none() -> Array:
+            return np.full(encoders.result_shape(module, _bucket_of(row)), np.nan, np.float32)
+
         if module == "text":
-            result = encoders.states(row)
-        elif (frames := self._frames_of(step, slot)) is None:
-            return encoders.no_latents(row)
+            result = self._in_memory(step, slot, lambda: encoders.states(row), none)
         else:
-            result = encoders.latents(row, frames)
-        if self.steps.writer is not None and np.isfinite(result).all():
+            frames = self._frames_of(step, slot)
+            if len(ranks) > 1:
+                result = self._made_together(step, slot, frames, ranks)
+            elif frames is None:
+                result = none()
+            else:
+                result = self._in_memory(step, slot, lambda: encoders.latents(row, frames), none)
+        is_first = self.recorder.rank == min(ranks)
+        if self.steps.writer is not None and is_first and np.isfinite(result).all():
             self.steps.writer.put(encoders.key(module, row), result)
         return result
+
+    def _made_together(
+        self, step: int, slot: int, frames: Pixels | None, ranks: tuple[int, ...]
+    ) -> Array:
+        """A clip's latents, of which each rank of the launch encodes some tiles."""
+        encoders, row = self.steps.encoders, self.steps.row(step, slot)
+        shapes = encoders.tile_shapes(row)
+
+        def tile(index: int) -> torch.Tensor:
+            made = self._in_memory(
+                step,
+                slot,
+                lambda: encoders.tile(row, frames, index),
+                lambda: np.full(shapes[index], np.nan, np.float32),
+            )
+            return torch.from_numpy(made)
+
+        tiles = all_tiles(self.steps.group(ranks), shapes, tile, self.steps.device)
+        return encoders.joined(row, frames, [each.cpu().numpy() for each in tiles])
+
+    def _in_memory(
+        self, step: int, slot: int, make: Callable[[], Array], otherwise: Callable[[], Array]
+    ) -> Array:
+        """What `make` gives; without memory for it that is told, and `otherwise` stands in."""
+        try:
+            return make()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        self.steps.tell_full(step, slot)  # out here the error is gone, with all that it held
+        return otherwise()
 
     def _frames_of(self, step: int, slot: int) -> Pixels | None:
         """A clip's frames; None if it cannot be decoded."""

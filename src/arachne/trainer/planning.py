@@ -11,7 +11,7 @@ from arachne.core.model_shape import ModelShape
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
-from arachne.cost.encoder_costs import Encoders
+from arachne.cost.encoder_costs import TILE_SIDE, Encoders
 from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
 from arachne.cost.model_counts import model_counts
@@ -21,7 +21,7 @@ from arachne.planner.budget import iterations_within
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import planner_named
 from arachne.planner.tree import NAME as ARACHNE
-from arachne.planner.tree import baseline_plans
+from arachne.planner.tree import baseline_plans, shortest_plan
 from arachne.trainer.config import RunConfig
 
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
@@ -31,6 +31,9 @@ _MASTER_BYTES = 4
 
 _8BIT_BLOCK = 256
 """8-bit moments share a scale of this many elements."""
+
+MOST_SHARING_A_CLIP = 8
+"""Ranks that encode one clip's tiles, each of which decodes it: a node of GPUs. *Assumption*."""
 
 _ENCODER_ELEMENT_BYTES = 4
 """Encoders run in float32."""
@@ -50,6 +53,7 @@ class PlanRequest:
         stack_tokens: Clips of one shape may share a cascade of at most this many tokens.
         seed: Seed of the search.
         iterations: Search steps.
+        budget_s: If not 0, as many search steps as fit into so much planning time, instead.
         domain: Neighbouring GPUs that share out parameters: degrees are multiples of it.
     """
 
@@ -60,6 +64,7 @@ class PlanRequest:
     stack_tokens: int = 1024
     seed: int = 0
     iterations: int = 2000
+    budget_s: float = 0.0
     next_batch: Batch | None = None
     domain: int = 1
 
@@ -71,7 +76,7 @@ class PlanRequest:
             ConfigError: The GPUs do not fill domains.
         """
         num_gpus = self.costs.cluster.num_gpus
-        return PlanningProblem(
+        problem = PlanningProblem(
             batch=self.batch,
             num_gpus=num_gpus,
             degrees=allowed_degrees(num_gpus, self.max_degree or num_gpus, multiple_of=self.domain),
@@ -81,6 +86,19 @@ class PlanRequest:
             iterations=self.iterations,
             next_batch=self.next_batch,
         )
+        if not self.budget_s:
+            return problem
+        return replace(problem, iterations=_iterations_within(self.budget_s, problem))
+
+
+def _iterations_within(budget_s: float, problem: PlanningProblem) -> int:
+    return iterations_within(
+        budget_s,
+        problem.num_gpus,
+        len(problem.batch.clips),
+        num_ladders=len(ladders(problem.num_gpus, problem.degrees)),
+        has_encoders=problem.has_encoders,
+    )
 
 
 def run_costs(
@@ -142,9 +160,11 @@ def _num_adapter_weights(config: RunConfig, model: ModelShape) -> int | None:
 
 
 def run_encoders(config: RunConfig) -> Encoders:
-    """What encodes the clips of a run within its steps, one rank for each clip.
+    """What encodes the clips of a run within its steps.
 
-    An encoder in a folder is taken to be of the size of the family's published one.
+    With `model.video_tiling` several ranks may share a clip's tiles; image to video encodes first
+    frames beside, which are not cut. An encoder in a folder is taken to be of the size of the
+    family's published one.
     """
     family = family_named(config.model.family)
     has_codec, has_hashes = (
@@ -156,6 +176,8 @@ def run_encoders(config: RunConfig) -> Encoders:
         video=DCT_CODEC if has_codec else family.video_encoder,
         texts=(hashed,) if has_hashes else family.text_encoders,
         element_bytes=_ENCODER_ELEMENT_BYTES,
+        max_video_degree=1 if config.model.image_to_video else MOST_SHARING_A_CLIP,
+        tile_side=TILE_SIDE if config.model.video_tiling else None,
     )
 
 
@@ -187,20 +209,8 @@ def run_request(
         max_degree=degrees[-1],
         stack_tokens=settings.stack_tokens,
         seed=config.run.seed,
-        iterations=_iterations(config, costs.cluster.num_gpus, len(batch.clips), degrees),
-    )
-
-
-def _iterations(config: RunConfig, num_gpus: int, num_clips: int, degrees: tuple[int, ...]) -> int:
-    settings = config.planner
-    if not settings.budget_s:
-        return settings.iterations
-    return iterations_within(
-        settings.budget_s,
-        num_gpus,
-        num_clips,
-        num_ladders=len(ladders(num_gpus, degrees)),
-        has_encoders=config.data.encode == "online",
+        iterations=settings.iterations,
+        budget_s=settings.budget_s,
     )
 
 
@@ -214,14 +224,14 @@ def plan_batch(request: PlanRequest) -> PlacedPlan:
         ConfigError: No planner has this name, or the GPUs do not fill domains.
         InfeasibleError: A clip does not fit on the cluster.
     """
-    placed = placed_plan(planner_named(request.planner)(request.problem), request)
-    cluster = request.costs.cluster
+    problem, cluster = request.problem, request.costs.cluster
     is_even = cluster.num_nodes == 1 or cluster.gpus_per_node & (cluster.gpus_per_node - 1) == 0
     if request.planner != ARACHNE or is_even:
-        return placed
-    others = [placed_plan(plan, request) for plan in baseline_plans(request.problem)]
-    shortest = min([placed, *others], key=lambda plan: plan.makespan_s)
-    return replace(shortest, planner=ARACHNE)
+        return placed_plan(planner_named(request.planner)(problem), request)
+    baselines = baseline_plans(problem)
+    plans = [shortest_plan(problem, baselines), *baselines]
+    placed = [placed_plan(plan, request) for plan in plans]
+    return replace(min(placed, key=lambda plan: plan.makespan_s), planner=ARACHNE)
 
 
 def placed_plan(plan: Plan, request: PlanRequest) -> PlacedPlan:

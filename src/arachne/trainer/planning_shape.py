@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.codec import DctCodec
 from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
+from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import is_published_file, published_shape
 from arachne.trainer.settings.model import ModelSettings
 
@@ -49,6 +51,8 @@ def check_first_frame(settings: ModelSettings, found: ModelShape) -> None:
     Raises:
         ConfigError: Names the setting.
     """
+    if family_named(settings.family).keeps_first_frame:
+        return  # any weights can
     sees_frame = found.condition_channels > 0
     if sees_frame != settings.image_to_video:
         raise ConfigError(
@@ -71,6 +75,8 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
             f"model.pretrained of family {settings.family!r} cannot be read yet; name a "
             f"model.preset: {', '.join(family_named(settings.family).presets)}"
         )
+    if is_published_file(settings.pretrained) and settings.family not in PUBLISHED:
+        return _preset_shape(settings)
     if is_published_file(settings.pretrained):
         shape = published_shape(
             Path(settings.pretrained),
@@ -79,14 +85,34 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
             head_size=settings.head_size,
         )
         check_first_frame(settings, shape)
-        return shape
+        return replace(shape, keeps_first_frame=settings.keeps_first_frame)
     options = _options("model.pretrained", settings.pretrained, "transformer")
     found = TRANSFORMERS[settings.family].sizes(
         lambda name: _number(options, name, settings.pretrained)
     )
-    shape = ModelShape(family=settings.family, text_tokens=settings.num_text_tokens, **found)
+    shape = ModelShape(
+        family=settings.family,
+        text_tokens=settings.num_text_tokens,
+        keeps_first_frame=settings.keeps_first_frame,
+        **found,
+    )
     check_first_frame(settings, shape)
     return shape
+
+
+def _preset_shape(settings: ModelSettings) -> ModelShape:
+    """Of a file that holds no sizes that we could read."""
+    presets = family_named(settings.family).presets
+    if settings.preset not in presets:
+        raise ConfigError(
+            f"model.pretrained {settings.pretrained!r} is one file, which does not tell its sizes; "
+            f"name its model.preset: {', '.join(presets)}"
+        )
+    return replace(
+        presets[settings.preset],
+        text_tokens=settings.num_text_tokens,
+        keeps_first_frame=settings.keeps_first_frame,
+    )
 
 
 def _fits_dct(family: str) -> bool:
@@ -109,7 +135,8 @@ def _text_size(name_or_folder: str) -> int:
     if name_or_folder == "hashed":
         return HASHED_TEXT_SIZE
     options = _options("model.text_encoder", name_or_folder, "text_encoder")
-    return _size(options, "d_model", name_or_folder)
+    options = options.get("text_config") or options  # of models that also read pictures
+    return _size(options, "hidden_size" if "hidden_size" in options else "d_model", name_or_folder)
 
 
 def _image_sizes(folder: str) -> tuple[int, int]:

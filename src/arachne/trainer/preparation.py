@@ -93,6 +93,7 @@ def prepare(
         video_fingerprint=video_encoder.fingerprint,
         text_fingerprint=text_encoder.fingerprint,
         packing=video_encoder.packing if isinstance(video_encoder, FirstFrameEncoder) else None,
+        fit=config.data.fit,
     )
     others = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
     prepared = Prepared(
@@ -123,6 +124,7 @@ def workshop_of(
         fps=config.data.fps,
         video_fingerprint=video_encoder.fingerprint,
         text_fingerprint=text_encoder.fingerprint,
+        fit=config.data.fit,
     )
     return Workshop(
         root=Path(config.data.path),

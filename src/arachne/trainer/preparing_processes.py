@@ -18,6 +18,7 @@ import torch
 
 from arachne.core import errors
 from arachne.core.errors import ArachneError, LostRankError
+from arachne.core.held_signals import end_by_signals, signals_held_back
 from arachne.core.parent_watch import exit_with_parent
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Piece
@@ -94,7 +95,8 @@ class _Crew:
             ),
             name=f"preparing {number}",
         )
-        process.start()
+        with signals_held_back():
+            process.start()
         writer.close()
         self.workers.append(_Worker(number=number, process=process, reader=reader))
 
@@ -167,8 +169,8 @@ def _work(
     pieces: Sequence[Piece],
     device: Literal["cpu", "cuda"],
 ) -> None:
+    end_by_signals(signal.SIGTERM)  # which the parent sends; what Ctrl-C means it decides
     exit_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
         if device == "cuda":
             torch.cuda.set_device(number % torch.cuda.device_count())

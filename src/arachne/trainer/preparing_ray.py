@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from math import ceil
 from secrets import token_hex
 from typing import Any, Literal
@@ -91,10 +90,6 @@ def ray_cluster() -> Generator[RayCluster, None, None]:
     Raises:
         ConfigError: Ray is not installed, or cannot be started or reached.
     """
-    if find_spec("ray") is None:
-        raise ConfigError(
-            "--engine ray needs Ray, which is not installed; pip install 'arachne[ray]'"
-        )
     is_own = "RAY_ADDRESS" not in os.environ
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change

@@ -1,12 +1,15 @@
 """The frozen encoders that a run names."""
 
+from arachne.core.families import family_named
 from arachne.models.encoders import first_frame_encoder, text_encoder_named, video_encoder_named
+from arachne.models.families import transformer_named
 from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.trainer.planning_shape import planning_shape
 from arachne.trainer.settings.model import ModelSettings
 
 
 def run_video_encoder(settings: ModelSettings, *, device: str = "cpu") -> VideoEncoder:
-    """What encodes a run's clips; with image to video their first frames as well.
+    """What encodes a run's clips; with image to video their first frames too, unless kept.
 
     Raises:
         ConfigError: A folder holds no such encoder, or one that the family cannot use.
@@ -18,7 +21,7 @@ def run_video_encoder(settings: ModelSettings, *, device: str = "cpu") -> VideoE
         latents=settings.video_latents,
         is_tiled=settings.video_tiling,
     )
-    if not settings.image_to_video:
+    if not settings.image_to_video or family_named(settings.family).keeps_first_frame:
         return encoder
     return first_frame_encoder(encoder, settings.image_encoder, device=device)
 
@@ -30,5 +33,16 @@ def run_text_encoder(settings: ModelSettings, *, device: str = "cpu") -> TextEnc
         ConfigError: The folder holds no such encoder, or transformers is not installed.
     """
     return text_encoder_named(
-        settings.text_encoder, settings.num_text_tokens, family=settings.family, device=device
+        settings.text_encoder,
+        settings.num_text_tokens,
+        family=settings.family,
+        pooled_size=_pooled_size(settings),
+        device=device,
     )
+
+
+def _pooled_size(settings: ModelSettings) -> int:
+    """Width of the state of a whole caption that the run's model takes; 0 without one."""
+    if not transformer_named(settings.family).pools_text:
+        return 0
+    return planning_shape(settings).pooled_text_size

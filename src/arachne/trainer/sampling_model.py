@@ -19,6 +19,7 @@ from arachne.data.decode import decode_clip
 from arachne.models.diffusers_module import load_transformer
 from arachne.models.first_frame import FirstFrameEncoder
 from arachne.models.interface import FirstFrames, VideoEncoder, VideoModel
+from arachne.models.kept_frame import towards_kept
 from arachne.trainer.config import RunConfig
 from arachne.trainer.sampling import Predict
 
@@ -48,6 +49,8 @@ def other_expert(
                 f"model.other_expert {folder!r} has {name} = {found}, and this run's model "
                 f"{needed}; name the other expert of the same model"
             )
+    keeps = model.shape.keeps_first_frame
+    other = replace(other, shape=replace(other.shape, keeps_first_frame=keeps))
     other.module.to(device)
     other.module.requires_grad_(False).eval()
     return other
@@ -68,7 +71,8 @@ def first_frames(
     encoder: VideoEncoder, frame: np.ndarray, num_frames: int, *, dtype: torch.dtype
 ) -> FirstFrames:
     """What an image-to-video model gets of one picture uint8 [H, W, 3], as a batch of one clip."""
-    assert isinstance(encoder, FirstFrameEncoder), encoder
+    if not isinstance(encoder, FirstFrameEncoder):  # the frame is kept, and all that is needed
+        return FirstFrames(latents=torch.from_numpy(encoder.encode(frame[None]))[None].to(dtype))
     states = encoder.states(frame)
     return FirstFrames(
         latents=torch.from_numpy(encoder.encode_first(frame, num_frames))[None].to(dtype),
@@ -105,6 +109,10 @@ def sampling_predict(
         chosen = model if knows or other is None else other
         if first is None:
             return chosen.predict(latents_BCFHW, level_B, text_BLD)
-        return chosen.predict(latents_BCFHW, level_B, text_BLD, first.repeated(len(latents_BCFHW)))
+        firsts = first.repeated(len(latents_BCFHW))
+        predicted_BCFHW = chosen.predict(latents_BCFHW, level_B, text_BLD, firsts)
+        if not chosen.shape.keeps_first_frame:
+            return predicted_BCFHW
+        return towards_kept(predicted_BCFHW, latents_BCFHW, level, firsts)
 
     return predict

@@ -30,7 +30,6 @@ from arachne.trainer.online_encoders import OnlineEncoders, online_encoders
 from arachne.trainer.optimizer_choice import check_muon_applies, optimizer_choice
 from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
 from arachne.trainer.preparation import Prepared, Progress, prepare
-from arachne.trainer.prompts import own_prompts
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 
 Say = Callable[[str], None]
@@ -47,7 +46,7 @@ class Session:
         raised_reserves: What is planned with for shapes that ran out of memory.
         base: What the frozen parameters are; empty if every parameter is trained.
         null_text: Token states [L, D] of the empty caption.
-        prompt_texts: The same of the prompts that this rank draws samples for, by their numbers.
+        prompt_texts: The same of the prompts of sample videos; none if the run draws none.
     """
 
     world: World
@@ -58,7 +57,7 @@ class Session:
     model: VideoModel
     base: str
     null_text: Tensor
-    prompt_texts: dict[int, Tensor]
+    prompt_texts: tuple[Tensor, ...]
     recorder: Recorder
     groups: ProcessGroups
     optimizer: ShardedOptimizer
@@ -102,7 +101,7 @@ def array_bytes(session: Session, item: int) -> int:
     model, bucket = session.model.shape, session.prepared.train.row(item).bucket
     assert bucket is not None, item
     num_latents = prod(family_named(model.family).geometry.latent_grid(bucket))
-    num_values = model.latent_channels * num_latents + model.text_tokens * model.text_size
+    num_values = model.latent_channels * num_latents + model.text_rows * model.text_size
     if session.prepared.train.packing is not None:
         num_values += model.latent_channels * num_latents + model.image_tokens * model.image_size
     return 4 * num_values
@@ -176,10 +175,10 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         model=model,
         base=base,
         null_text=torch.from_numpy(prepared.null_text),
-        prompt_texts={
-            number: torch.from_numpy(text_encoder.encode(prompt))
-            for number, prompt in own_prompts(config, world).items()
-        },
+        prompt_texts=tuple(
+            torch.from_numpy(text_encoder.encode(prompt))
+            for prompt in config.validation.drawn_prompts
+        ),
         recorder=recorder,
         groups=groups,
         optimizer=optimizer,

@@ -25,7 +25,7 @@ class Source:
 
     name: str
     root: Path
-    resolution: int
+    resolution: int | tuple[int, ...]
 
     def rules(self, rules: ShapeRules) -> ShapeRules:
         """What its clips are brought to, where the run's are brought to `rules`."""

@@ -19,6 +19,7 @@ from arachne.trainer.checkpoint_contents import loadable
 from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips, TrainState
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
+from arachne.trainer.dataset_changes import dataset_changes_text
 from arachne.trainer.environment import changes_text, environment
 from arachne.trainer.frozen_base import check_same_base
 from arachne.trainer.session import Session
@@ -112,6 +113,8 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
         if world.rank == 0:
             path = newest(session.run_dir, on_skip=session.say, check=loadable)
             world.store.set("resume from", str(path))
+            if not takes_other_clips:
+                _say_dataset_changes(session)
 
     do_together(world, everyone, find_on_rank_0)
     path = Path(world.store.get("resume from").decode())
@@ -132,6 +135,12 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
     session.optimizer.share()
     session.recorder.finish(step=progressed.step, planner="checkpoint")
     return progressed
+
+
+def _say_dataset_changes(session: Session) -> None:
+    changes = dataset_changes_text(session.config.data, session.prepared.ledger)
+    if changes:
+        session.say(changes)
 
 
 def _say_changes(session: Session, state: TrainState) -> None:

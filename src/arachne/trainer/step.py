@@ -83,11 +83,14 @@ def run_step(
     lr: float,
     wants_stop: Callable[[], bool] = lambda: False,
     online: OnlineStep | None = None,
+    settles: bool = True,
 ) -> StepOutcome:
     """Train one step; every rank calls it with the same batch, plan and learning rate.
 
     A clip that some rank cannot read or decode is left out on all ranks; the others then count
-    more. `online` encodes what the plan says; without it the plan may name no encoder.
+    more. `online` encodes what the plan says; without it the plan may name no encoder. Unless it
+    `settles`, updated parameters may still be on their way afterwards, see
+    `ShardedOptimizer.step_and_share`; the next step awaits them before its first launch.
 
     Raises:
         RuntimeError: Ranks hold different plans; nothing was trained.
@@ -96,6 +99,7 @@ def run_step(
     assert plan.step == chosen.batch.step, (plan.step, chosen.batch.step)
     begin_s = time.perf_counter()
     samples, unreadable = _loaded(session, chosen, plan, read, online)
+    session.optimizer.settle()  # the step before may have left parameters on their way
     vote = _voted(session, plan, unreadable, len(chosen.items))
     given_up: list[int] = []
     losses = accumulate(
@@ -112,11 +116,11 @@ def run_step(
     if is_updated:
         limit = session.config.optimizer.max_grad_norm
         scale = limit / grad_norm if 0.0 < limit < grad_norm else 1.0
-        with session.recorder.doing("optimizer"):
-            session.optimizer.step(lr=lr, gradient_scale=scale)
-        session.optimizer.share()
+        session.optimizer.step_and_share(lr=lr, gradient_scale=scale)
     with session.recorder.doing("optimizer"):
         session.optimizer.clear_gradients()
+    if settles:
+        session.optimizer.settle()
     # The log first: on a GPU it waits for the work that is still queued.
     log = session.recorder.finish(step=plan.step, planner=plan.planner)
     return StepOutcome(

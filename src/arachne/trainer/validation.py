@@ -16,17 +16,14 @@ from arachne.core.batch import Batch
 from arachne.core.cluster import Cluster
 from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
-from arachne.core.strict_json import from_json, to_json
 from arachne.data.split import first_by_content
 from arachne.runtime import collectives
 from arachne.runtime.executor import run_launches
-from arachne.runtime.messages import text_of_first
 from arachne.runtime.watched import launch_texts
-from arachne.trainer.agreement import all_agree, do_together
-from arachne.trainer.cluster_choice import FALLBACK_PLANNER
+from arachne.trainer.agreement import all_agree
 from arachne.trainer.dataset import ClipArrays, TrainingData
+from arachne.trainer.forward_plan import forward_plan
 from arachne.trainer.objective import ClipSample, objective_of
-from arachne.trainer.planning import plan_batch, run_request
 from arachne.trainer.randomness import draw_clip
 from arachne.trainer.session import Session
 from arachne.trainer.step import slot_losses, slots_of_rank
@@ -81,7 +78,7 @@ def held_out_loss(
     session.recorder.progress.change("validate")
     data = _validated(session)
     batch = data.batch_of(tuple(range(len(data.rows))), step)
-    plan = _shared_plan(session, cluster, batch)
+    plan = forward_plan(session, session.costs(cluster), batch)
     arrays, is_lost = _loaded(session, data, plan)
     losses = _losses(session, batch, plan, arrays, is_lost, wants_stop)
     session.recorder.finish(step=0, planner="validation")
@@ -105,21 +102,6 @@ def _validated(session: Session) -> TrainingData:
         data = session.prepared.train
     limit = session.config.validation.clips
     return replace(data, rows=first_by_content(data.rows, limit)) if limit else data
-
-
-def _shared_plan(session: Session, cluster: Cluster, batch: Batch) -> PlacedPlan:
-    """Rank 0's plan, by the planner that takes milliseconds."""
-    world, everyone = session.world, session.groups.world
-
-    def planned() -> str:
-        if world.rank != 0:
-            return ""
-        costs = session.costs(cluster)
-        return to_json(plan_batch(run_request(session.config, batch, costs, FALLBACK_PLANNER)))
-
-    text = do_together(world, everyone, planned)
-    shared = text_of_first(text, everyone, world.device)
-    return from_json(shared, PlacedPlan, what="plan of the held-out clips")
 
 
 def _loaded(

@@ -47,7 +47,7 @@ def train_and_check(world: World, config: RunConfig, num_raced: int) -> DemoResu
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
         display.started(session.prepared.ledger, world.size)
-        with watching(session), listening(config, world, display) as listener:
+        with watching(session), listening(session, display) as listener:
             finished = train(session, listener, resume=False)
         errors: dict[str, float] = {}
         result = None
@@ -74,7 +74,7 @@ def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...] | None:
     """
     with TrainingDisplay(config, is_shown=world.rank == 0) as display:
         session = open_session(world, config, say=display.say, progress=display.progress)
-        with watching(session), listening(config, world, display) as listener:
+        with watching(session), listening(session, display) as listener:
             finished = train(session, listener, resume=True)
     return None if finished.was_stopped else finished.losses
 

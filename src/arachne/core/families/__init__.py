@@ -6,14 +6,26 @@ from arachne.core.families.family import Family
 from arachne.core.families.hunyuan_video import HUNYUAN_VIDEO
 from arachne.core.families.hunyuan_video15 import HUNYUAN_VIDEO15
 from arachne.core.families.ltx import LTX
+from arachne.core.families.ltx2 import LTX2
 from arachne.core.families.mochi import MOCHI
 from arachne.core.families.skyreels_v2 import SKYREELS_V2
 from arachne.core.families.wan import WAN
+from arachne.core.families.wan_5b import WAN_5B
 from arachne.core.known_keys import choice_text
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (WAN, COGVIDEOX, HUNYUAN_VIDEO, HUNYUAN_VIDEO15, LTX, MOCHI, SKYREELS_V2)
+    for family in (
+        WAN,
+        WAN_5B,
+        COGVIDEOX,
+        HUNYUAN_VIDEO,
+        HUNYUAN_VIDEO15,
+        LTX,
+        LTX2,
+        MOCHI,
+        SKYREELS_V2,
+    )
 }
 
 

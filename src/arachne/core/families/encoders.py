@@ -23,6 +23,21 @@ WAN_VAE = VideoEncoderShape(
     frame_elements=645,
 )
 
+WAN_5B_VAE = VideoEncoderShape(
+    # Not the class's defaults but diffusers' `convert_wan_to_diffusers.py`: 160 and 256 channels at
+    # the least, 48 of the latent, residual blocks, patches of 2 x 2 pixels.
+    name="AutoencoderKLWan of 2.2",
+    num_parameters=704_688_668,
+    temporal_compression=4,
+    spatial_compression=16,
+    first_frame_flops=4_643_752,
+    latent_frame_flops=13_963_112,
+    attention_size=640,
+    frames_at_once=4,
+    first_frame_elements=491,
+    frame_elements=363,
+)
+
 HUNYUAN_VIDEO_VAE = VideoEncoderShape(
     name="AutoencoderKLHunyuanVideo",
     num_parameters=246_478_803,
@@ -71,6 +86,17 @@ LTX_VAE = VideoEncoderShape(
     first_frame_flops=1_533_083,
     latent_frame_flops=6_493_083,
     first_frame_elements=75,
+    frame_elements=43,
+)
+
+LTX2_VAE = VideoEncoderShape(
+    name="AutoencoderKLLTX2Video",
+    num_parameters=1_222_479_601,
+    temporal_compression=8,
+    spatial_compression=32,
+    first_frame_flops=5_923_692,
+    latent_frame_flops=23_293_548,
+    first_frame_elements=91,
     frame_elements=43,
 )
 
@@ -178,6 +204,24 @@ LLAMA_3_8B = _llama(
     width=4096,
     key_width=1024,
     ffn_size=14_336,
+)
+
+GEMMA_3_12B = TextEncoderShape(
+    # The language model alone: heads of 256, 16 of queries and 8 of keys; four norms a layer, and
+    # those of queries and keys. With LTX-2's connectors: a matrix for the states of all 49 layers
+    # together, then two layers of attention for the video and two for the audio, which the class
+    # runs as well, with 128 registers each.
+    name="Gemma-3-12B and LTX-2's connectors",
+    num_parameters=11_766_034_176 + 1_431_475_200,
+    weights_per_token=48 * (2 * 3840 * 4096 + 2 * 3840 * 2048 + 3 * 3840 * 15_360)
+    + 49 * 3840 * 3840
+    + 4 * (4 * 3840 * 3840 + 2 * 3840 * 15_360),
+    num_layers=48 + 4,
+    num_heads=16,
+    attention_size=4096,
+    ffn_size=15_360,
+    num_tokens=1024,
+    joined_size=49 * 3840,
 )
 
 CLIP_L_TEXT = TextEncoderShape(

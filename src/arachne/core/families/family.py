@@ -22,6 +22,8 @@ class Family:
         geometry: Pixels to tokens.
         presets: Published shapes by name, for example `wan-1.3b`.
         num_parameters: Exact number of trainable parameters of a shape.
+        num_idle_parameters: Parameters that the model holds besides, which nothing runs or trains;
+            None without any.
         flop_inputs: What a forward pass multiplies.
         video_encoder: The autoencoder whose latents the published models were trained on.
         text_encoders: The encoders whose states they were trained on.
@@ -30,7 +32,9 @@ class Family:
             leaves no choice.
         objective: What the published models were trained on.
         condition_channels: How many channels show the first frame to its image-to-video models,
-            for so many of a latent; None for families of which none can be trained.
+            for so many of a latent; None for families whose models show it in no channels.
+        keeps_first_frame: Whether image to video keeps the first latent frame, clean and at noise
+            level 0, and needs no weights of its own.
     """
 
     name: str
@@ -44,6 +48,13 @@ class Family:
     fixed_ffn_size: Callable[[int], int] | None = None
     objective: ObjectiveKind = "flow_matching"
     condition_channels: Callable[[int], int] | None = None
+    keeps_first_frame: bool = False
+    num_idle_parameters: Callable[[ModelShape], int] | None = None
+
+    @property
+    def has_image_to_video(self) -> bool:
+        """Whether such models can be trained."""
+        return self.keeps_first_frame or self.condition_channels is not None
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that the family's transformer cannot have.

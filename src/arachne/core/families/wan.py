@@ -14,7 +14,7 @@ from arachne.core.activation_inputs import ActivationInputs, BlockRun, Kept
 from arachne.core.families.encoders import UMT5_XXL, WAN_VAE
 from arachne.core.families.family import Family
 from arachne.core.families.layers import linear, two_layers
-from arachne.core.model_shape import FlopInputs, Geometry, ModelShape, WeightGroup
+from arachne.core.model_shape import FlopInputs, Geometry, ModelShape, WeightGroup, time_group
 
 WAN_GEOMETRY = Geometry(temporal_compression=4, spatial_compression=8, patch=(1, 2, 2))
 
@@ -75,7 +75,7 @@ def wan_flop_inputs(shape: ModelShape) -> FlopInputs:
             ),
             WeightGroup(num_weights=text, num_other_tokens=shape.text_tokens),
             *([WeightGroup(num_weights=image, num_other_tokens=shape.image_tokens)] * (image > 0)),
-            WeightGroup(num_weights=time, num_other_tokens=1),
+            time_group(shape, time),
         ),
         self_attention_layers=layers,
         cross_attention_layers=layers,
@@ -87,19 +87,28 @@ def wan_activation_inputs(shape: ModelShape) -> ActivationInputs:
     """What a transformer with Wan's layers keeps for its backward."""
     d, f = shape.hidden_size, shape.ffn_size
     image = d if shape.image_size else 0  # what attention to the image gives
+    times = 8 * d if shape.keeps_first_frame else 0  # modulations of each token, in float32
+    end_times = 6 * d + shape.freq_size if shape.keeps_first_frame else 0
+    more = image + times
     block = BlockRun(
         num_blocks=shape.num_layers,
         trained=Kept(
-            video=22 * d + 2 * f + image, other=4 * d, video_copies=24 * d, other_copies=4 * d
+            video=22 * d + 2 * f + more,
+            other=4 * d,
+            video_copies=24 * d + 2 * times,
+            other_copies=4 * d,
         ),
         adapted=Kept(
-            video=15 * d + 2 * f + image, other=3 * d, video_copies=12 * d, other_copies=2 * d
+            video=15 * d + 2 * f + more,
+            other=3 * d,
+            video_copies=12 * d + 2 * times,
+            other_copies=2 * d,
         ),
         entered=Kept(video=d),
     )
     return ActivationInputs(
         blocks=(block,),
-        ends=Kept(video=3 * d, other=3 * d + shape.text_size, video_copies=4 * d),
+        ends=Kept(video=3 * d + end_times, other=3 * d + shape.text_size, video_copies=4 * d),
         other_tokens=shape.text_tokens + shape.image_tokens,
     )
 

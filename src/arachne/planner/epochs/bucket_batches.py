@@ -1,14 +1,14 @@
 """What bucket systems share: how many clips fit in a batch, and batches dealt to equal groups."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
 from arachne.core.batch import BatchClip
 from arachne.core.blocks import blocks
 from arachne.core.bucket import Bucket
-from arachne.core.errors import InfeasibleError
+from arachne.planner.each_degree import at_each_degree
 from arachne.planner.epochs.epoch import Epoch, EpochProblem, EpochStep, epoch_step, stack_of
 from arachne.planner.infeasible import does_not_fit
 
@@ -45,22 +45,15 @@ def sizes_that_fill_memory(problem: EpochProblem, buckets: Buckets, degree: int)
     return sizes
 
 
-def sizes_by_degree(problem: EpochProblem, buckets: Buckets) -> Iterator[tuple[int, BatchSizes]]:
+def sizes_by_degree(problem: EpochProblem, buckets: Buckets) -> list[tuple[int, BatchSizes]]:
     """Each degree on which all clips fit, with the sizes that fill its memory.
 
     Raises:
         InfeasibleError: Some clip does not fit at each degree; says so for the largest one.
     """
-    num_found = 0
-    for degree in problem.degrees:
-        try:
-            sizes = sizes_that_fill_memory(problem, buckets, degree)
-        except InfeasibleError:
-            if degree == problem.degrees[-1] and not num_found:
-                raise
-            continue  # other degrees may need less memory
-        num_found += 1
-        yield degree, sizes
+    return at_each_degree(
+        problem.degrees, lambda degree: (degree, sizes_that_fill_memory(problem, buckets, degree))
+    )
 
 
 def share_of_a_group(problem: EpochProblem, clips: Sequence[BatchClip], degree: int) -> int:

@@ -6,9 +6,14 @@ from typing import Literal
 
 from arachne.core.errors import ConfigError
 from arachne.data.extraction import Extraction, Mode
+from arachne.data.frame_size import Fit
 from arachne.data.shapes import ShapeRules
 from arachne.trainer.settings.checks import at_least, folder, share
-from arachne.trainer.settings.dataset import DatasetSettings, check_share
+from arachne.trainer.settings.dataset import (
+    DatasetSettings,
+    check_resolution,
+    check_share,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +25,13 @@ class DataSettings:
         cache: Folder for encoded clips; safe to share between runs.
         fps: Frames per second that the model learns; videos are retimed to it.
         resolution: Area budget of one frame: clips are scaled down to at most
-            `resolution * resolution` pixels, in their own aspect ratio.
+            `resolution * resolution` pixels, in their own aspect ratio. Of a list each clip takes
+            the largest that it reaches without being scaled up, or else the least.
         aspects: Ratios of width to height, as `16:9`, to which clips are brought: each to the
             nearest one. Without any, every clip keeps its own.
         upscale: Whether frames below the area budget are scaled up to it.
+        fit: Whether what of a frame does not fit its size is cropped (`crop`), or the whole frame
+            is set in black (`letterbox`).
         frame_buckets: Legal lengths; each clip takes the longest that it fills. Stills always
             take 1.
         frame_extraction: Which pieces of that length train: the first (`head`), the `middle` one,
@@ -51,10 +59,11 @@ class DataSettings:
     path: str
     cache: str
     fps: float = 16.0
-    resolution: int = 480
+    resolution: int | tuple[int, ...] = 480
     frame_buckets: tuple[int, ...] = (1, 17, 33, 49, 65, 81)
     aspects: tuple[str, ...] = ()
     upscale: bool = False
+    fit: Fit = "crop"
     frame_extraction: Mode = "head"
     frame_sample: int = 2
     frame_stride: int = 16
@@ -73,7 +82,7 @@ class DataSettings:
         at_least("data", 1, most=1e6, read_ahead_mb=self.read_ahead_mb)
         self._check_others()
         folder("data", path=self.path, cache=self.cache)
-        at_least("data", 16, most=16384, resolution=self.resolution)
+        check_resolution("data", self.resolution)
         share("data", held_out=self.held_out)
         _ = self.shape_rules  # checks the rest
 
@@ -93,6 +102,11 @@ class DataSettings:
                 f"two entries of data.others are called {twice!r}; give each a name of its own, "
                 'such as name = "b"'
             )
+        if self.weight and not self.others:
+            raise ConfigError(
+                f"data.weight is {self.weight:g}, but the run has one dataset, and weights say how "
+                "much of several trains; leave it out, or add another in [[data.others]]"
+            )
         weights = [self.weight, *(other.weight for other in self.others)]
         if any(weights) and not all(weights):
             raise ConfigError(
@@ -109,6 +123,7 @@ class DataSettings:
             frame_buckets=self.frame_buckets,
             aspects=self.aspects,
             upscale=self.upscale,
+            fit=self.fit,
             extraction=Extraction(
                 mode=self.frame_extraction,
                 frame_sample=self.frame_sample,

@@ -25,7 +25,7 @@ class DatasetSettings:
     path: str
     repeats: float = 1.0
     weight: float = 0.0
-    resolution: int = 0
+    resolution: int | tuple[int, ...] = 0
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -36,13 +36,25 @@ class DatasetSettings:
                 "leave out ':', '/' and '\\'"
             )
         check_share("data.others", self.repeats, self.weight)
-        if self.resolution:
-            at_least("data.others", 16, most=16384, resolution=self.resolution)
+        if self.resolution != 0:
+            check_resolution("data.others", self.resolution)
 
     @property
     def label(self) -> str:
         """Its name, as clips have it."""
         return self.name or Path(self.path).name or self.path
+
+
+def check_resolution(section: str, resolution: int | tuple[int, ...]) -> None:
+    """Refuse resolutions that no clip can have, and a list without any.
+
+    Raises:
+        ConfigError: Names the setting.
+    """
+    if resolution == ():
+        raise ConfigError(f"{section}.resolution is empty; name at least one, such as 480")
+    for each in (resolution,) if isinstance(resolution, int) else resolution:
+        at_least(section, 16, most=16384, resolution=each)
 
 
 def check_share(section: str, repeats: float, weight: float) -> None:

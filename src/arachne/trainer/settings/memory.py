@@ -16,13 +16,13 @@ class MemorySettings:
 
     Attributes:
         base: How frozen weights of the blocks are stored beside adapters: as the `model.dtype`
-            says, or in 4 (`nf4`) or 8 bits (`int8`) by bitsandbytes.
+            says, in 8 bits as float8 (`fp8`), or in 4 (`nf4`) or 8 bits (`int8`) by bitsandbytes.
         swapped_blocks: Blocks whose frozen weights wait in the host's memory until they run, the
             first ones; all of a large number. Needs `planner.recompute = "all"`.
         inputs_on_host: Whether what a recomputed block keeps, its input, waits there as well.
     """
 
-    base: Literal["model", "nf4", "int8"] = "model"
+    base: Literal["model", "fp8", "nf4", "int8"] = "model"
     swapped_blocks: int = 0
     inputs_on_host: bool = False
 
@@ -32,7 +32,12 @@ class MemorySettings:
     @property
     def base_bits(self) -> Literal[4, 8] | None:
         """Bits of a frozen weight of the blocks; None is the model's own type."""
-        return {"model": None, "nf4": 4, "int8": 8}[self.base]
+        return {"model": None, "nf4": 4, "int8": 8, "fp8": 8}[self.base]
+
+    @property
+    def needs_bitsandbytes(self) -> bool:
+        """Whether that package stores the weights."""
+        return self.base in ("nf4", "int8")
 
     def check(self, model: ModelSettings, lora: LoraSettings, planner: PlannerSettings) -> None:
         """Refuse what cannot work with the rest of the run.

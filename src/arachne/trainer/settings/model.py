@@ -18,7 +18,8 @@ class ModelSettings:
         family: Model family.
         preset: A published shape, such as `wan-1.3b`; the keys below change it.
         pretrained: Folder of a diffusers pipeline or transformer to start from, or a safetensors
-            file with a Wan in its published names; empty starts from random weights.
+            file with its authors' names, which for other families than Wan needs the preset; empty
+            starts from random weights.
         other_expert: Folder of the transformer that knows the noise levels outside of
             `objective.timestep_range`, as Wan 2.2 A14B's two experts do; samples are drawn with
             both. Empty draws them with this model alone.
@@ -81,17 +82,22 @@ class ModelSettings:
                 f"{choice_text(self.preset, family.presets)}"
             )
 
-        if self.image_to_video and family.condition_channels is None:
-            able = [each.name for each in FAMILIES.values() if each.condition_channels is not None]
+        if self.image_to_video and not family.has_image_to_video:
+            able = [each.name for each in FAMILIES.values() if each.has_image_to_video]
             raise ConfigError(
                 f"model.image_to_video is not built for family {self.family!r}; families that have "
                 f"it: {', '.join(able)}"
             )
-        if self.image_encoder and not self.image_to_video:
+        if self.image_encoder and (not self.image_to_video or family.keeps_first_frame):
             raise ConfigError(
                 f"model.image_encoder is {self.image_encoder!r}, but nothing looks at images; set "
-                "model.image_to_video = true, or leave it out"
+                "model.image_to_video = true in a family that does, or leave it out"
             )
+
+    @property
+    def keeps_first_frame(self) -> bool:
+        """Whether the run's image to video keeps the first latent frame of each clip."""
+        return self.image_to_video and family_named(self.family).keeps_first_frame
 
     @property
     def num_text_tokens(self) -> int:
@@ -124,9 +130,10 @@ class ModelSettings:
         }
         if self.image_to_video and condition_channels is not None:
             inputs["condition_channels"] = condition_channels(latent_channels)
+        keeps = self.keeps_first_frame
         if preset is None:
-            shape = ModelShape(family=self.family, **inputs, **sizes)
+            shape = ModelShape(family=self.family, keeps_first_frame=keeps, **inputs, **sizes)
         else:  # it may have layers that no setting names
-            shape = replace(preset, **inputs, **sizes)
+            shape = replace(preset, keeps_first_frame=keeps, **inputs, **sizes)
         family_named(self.family).check(shape)
         return shape

@@ -73,6 +73,11 @@ class ValidationSettings:
         except ConfigError as error:
             raise ConfigError(f"validation.sample_shape: {error}") from error
 
+    @property
+    def drawn_prompts(self) -> tuple[str, ...]:
+        """What videos are drawn of while the run trains."""
+        return self.prompts if self.sample_every else ()
+
     def is_validated(self, done: int, last: int) -> bool:
         """Whether the held-out loss is measured after `done` of `last` steps."""
         return bool(self.every) and (done % self.every == 0 or done == last)

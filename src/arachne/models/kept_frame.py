@@ -1,0 +1,65 @@
+"""Image to video by a first frame that is kept: it goes in clean, at noise level 0.
+
+So do LTX-Video and Wan 2.2 TI2V-5B, whose weights know text to video and image to video alike. A
+frame's tokens get the timestep 0, all others the clip's; what is predicted for that frame counts
+nowhere. Sources: diffusers' `LTXImageToVideoPipeline`, and `WanImageToVideoPipeline` with
+`expand_timesteps`.
+
+Shape suffixes:
+  B batch   C latent channels   F latent frames   H latent height   W latent width   S video tokens
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from arachne.core.sequence_layout import SequenceLayout, SplitInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from arachne.models.interface import FirstFrames
+
+
+def with_kept_frame(
+    latents_BCFHW: Tensor, timestep_B: Tensor, first: FirstFrames, *, tokens_per_frame: int
+) -> tuple[Tensor, Tensor]:
+    """Latents with the clip's own first frame, and the timestep of each token [B, S].
+
+    A clip of one latent frame is a picture: nothing comes after it, so it is drawn as any picture.
+    """
+    import torch
+
+    num_frames = latents_BCFHW.shape[2]
+    timestep_BF = timestep_B[:, None].repeat(1, num_frames)
+    if num_frames > 1:
+        kept = first.latents[:, :, :1].to(latents_BCFHW.dtype)
+        latents_BCFHW = torch.cat([kept, latents_BCFHW[:, :, 1:]], dim=2)
+        timestep_BF[:, 0] = 0.0
+    return latents_BCFHW, timestep_BF.repeat_interleave(tokens_per_frame, dim=1)
+
+
+def drawn(error_BCFHW: Tensor) -> Tensor:
+    """The frames that a model draws of a clip: all but the one that is kept."""
+    return error_BCFHW[:, :, 1:] if error_BCFHW.shape[2] > 1 else error_BCFHW
+
+
+def towards_kept(
+    predicted_BCFHW: Tensor, latents_BCFHW: Tensor, sigma: float, first: FirstFrames
+) -> Tensor:
+    """The velocities of a step, with those that lead straight to the kept frame.
+
+    From x at sigma, (x - kept) / sigma leads to it by sigma 0, whatever steps are taken.
+    """
+    if predicted_BCFHW.shape[2] == 1:
+        return predicted_BCFHW
+    predicted_BCFHW = predicted_BCFHW.clone()
+    predicted_BCFHW[:, :, 0] = (latents_BCFHW[:, :, 0] - first.latents[:, :, 0]) / sigma
+    return predicted_BCFHW
+
+
+def token_times(layout: SequenceLayout) -> SequenceLayout:
+    """The layout of a model that gets a timestep for each token."""
+    times = SplitInput(module="", argument="timestep", stream="video", dim=1)
+    return replace(layout, split_inputs=(times, *layout.split_inputs))

@@ -1,0 +1,156 @@
+"""One state of a whole caption beside those of its tokens, in one array; for HunyuanVideo.
+
+So a caption is cached, handed over, dropped and guided as in families without such a state. The
+first rows of the array hold the pooled state, filled up with zeros; those of the tokens follow.
+
+Shape suffixes:
+  L text tokens   D text width   P width of the pooled state   R rows of the array
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arachne.core.errors import ConfigError
+from arachne.core.model_shape import pooled_rows
+from arachne.models.interface import TextEncoder
+from arachne.models.pretrained_folder import content_digest, read_config
+
+_SETTING = "model.text_encoder"
+_NEEDED = (
+    "a pipeline's folder that also has text_encoder_2/ and tokenizer_2/ with CLIP's text model"
+)
+
+_CLIP_TOKENS = 77
+"""What `HunyuanVideoPipeline` pads and cuts a caption to; CLIP has no position beyond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipTextPooler:
+    """CLIP's text model, of which the state at the caption's end is taken; loaded when first used.
+
+    Attributes:
+        folder: Where config.json and the weights lie.
+        tokenizer_folder: Where the tokenizer lies.
+        pooled_size: Width of the state.
+        device: Where it runs.
+    """
+
+    folder: Path
+    tokenizer_folder: Path
+    pooled_size: int
+    device: str = "cpu"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of config, weights and tokenizer."""
+        return content_digest(self.folder, self.tokenizer_folder)
+
+    @torch.no_grad()
+    def encode(self, caption: str) -> np.ndarray:
+        """The pooled state float32 [P]."""
+        tokens = self._tokenizer(
+            caption,
+            padding="max_length",
+            max_length=_CLIP_TOKENS,
+            truncation=True,
+            return_tensors="pt",
+        )
+        found = self._encoder(tokens["input_ids"].to(self.device))
+        return found.pooler_output[0].float().cpu().numpy()
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return _loaded(AutoTokenizer, self.tokenizer_folder)
+
+    @cached_property
+    def _encoder(self) -> Any:
+        from transformers import CLIPTextModel
+
+        encoder = _loaded(CLIPTextModel, self.folder)
+        return encoder.to(self.device, torch.float32).eval().requires_grad_(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledTextEncoder:
+    """A text encoder whose array of a caption begins with a pooled state.
+
+    Attributes:
+        encoder: Makes the tokens' states.
+        pooled_size: Width of the pooled state.
+        pooler: Makes it; None takes the mean of the words' states, cut or filled up with zeros.
+    """
+
+    encoder: TextEncoder
+    pooled_size: int
+    pooler: ClipTextPooler | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of both encoders."""
+        of_pooler = "mean" if self.pooler is None else self.pooler.fingerprint
+        return f"pooled-{self.pooled_size}-{of_pooler}-{self.encoder.fingerprint}"
+
+    @property
+    def text_size(self) -> int:
+        """Width of a token state, and of the array."""
+        return self.encoder.text_size
+
+    def encode(self, caption: str) -> np.ndarray:
+        """The array float32 [R, D] of one caption."""
+        states_LD = self.encoder.encode(caption)
+        if self.pooler is None:
+            num_words = max(1, int(np.flatnonzero(states_LD.any(axis=1)).max(initial=0)) + 1)
+            pooled_P = states_LD[:num_words].mean(axis=0)[: self.pooled_size]
+        else:
+            pooled_P = self.pooler.encode(caption)
+        filled = np.zeros(
+            pooled_rows(self.pooled_size, self.text_size) * self.text_size, np.float32
+        )
+        filled[: len(pooled_P)] = pooled_P
+        return np.concatenate([filled.reshape(-1, self.text_size), states_LD])
+
+
+def open_pooler(folder: Path, *, pooled_size: int, device: str = "cpu") -> ClipTextPooler:
+    """CLIP's text model in a pipeline's folder, as its second text encoder.
+
+    Reads only config.json; weights are loaded when the first caption is encoded.
+
+    Raises:
+        ConfigError: The folder holds none, or one of another width, or transformers is missing.
+    """
+    if find_spec("transformers") is None:
+        raise ConfigError(
+            f"{_SETTING} {str(folder)!r} needs the package transformers, which is not installed; "
+            "run: pip install 'arachne[pretrained]'"
+        )
+    found, tokenizer = folder / "text_encoder_2", folder / "tokenizer_2"
+    config: Mapping[str, Any] = read_config(found, setting=_SETTING, needed=_NEEDED)
+    if config.get("model_type") != "clip_text_model" or not tokenizer.is_dir():
+        raise ConfigError(
+            f"{_SETTING} {str(folder)!r} has a {config.get('model_type')!r} as text_encoder_2/ and "
+            f"{'a' if tokenizer.is_dir() else 'no'} tokenizer_2/; name {_NEEDED}"
+        )
+    if config.get("hidden_size") != pooled_size:
+        raise ConfigError(
+            f"{_SETTING} {str(found)!r} makes pooled states {config.get('hidden_size')} wide, and "
+            f"the model takes {pooled_size}; name the encoders that it was trained with"
+        )
+    return ClipTextPooler(
+        folder=found, tokenizer_folder=tokenizer, pooled_size=pooled_size, device=device
+    )
+
+
+def _loaded(loader: Any, folder: Path) -> Any:
+    try:
+        return loader.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"{_SETTING} {str(folder)!r} cannot be loaded: {error}") from error
