@@ -39,11 +39,12 @@ def test_other_errors_stay_what_they_are(error):
 
 
 def left_alone(world, path):
-    """Rank 1 dies; what rank 0, which waits for it, then says."""
-    if world.rank:
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Rank 1 dies once both have met; what rank 0, which waits for it, then says."""
     try:
         with lost_peers_named(world.rank):
+            dist.all_reduce(torch.zeros(1))
+            if world.rank:
+                os.kill(os.getpid(), signal.SIGKILL)
             dist.all_reduce(torch.zeros(1))
     except LostRankError as error:
         path.write_text(str(error))

@@ -52,7 +52,7 @@ def test_all_ranks_learn_the_same_and_waiting_for_a_late_rank_is_not_counted(con
     assert [(each.launch.cascade.slots, each.launch.ranks) for each in found] == LAUNCHES
     for each in found:
         assert all(seconds >= WORK_S for seconds in each.rank_compute_s)
-        assert max(each.rank_compute_s) - 1e-3 <= each.total_s < LATE_S
+        assert min(each.rank_compute_s) - 1e-3 <= each.total_s < LATE_S
     assert found[1].total_s == pytest.approx(found[1].rank_compute_s[0], abs=0.05)
 
 

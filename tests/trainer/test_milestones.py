@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arachne.core.errors import ConfigError
+from arachne.core.errors import CheckpointError, ConfigError
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import milestones
@@ -118,6 +118,24 @@ def test_the_checkpoint_of_the_lowest_loss_is_written_and_outlives_pruning(clips
     run_ranks(2, run, (more, {"losses": (0.0,) * 5 + (3.5, 3.2), "resume": True, "known": (4,)}))
     assert known_best(checkpoints_dir(tmp_path / "run")) == best
     assert steps_of(config) == [2, 6]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("on_error", ["stop", "continue"])
+def test_a_best_checkpoint_that_cannot_be_named_is_told_with_its_file(
+    clips, tmp_path, capfd, on_error
+):
+    config = config_of(clips, tmp_path / "run", every=1, keep_best=True)
+    config = changed(config, "checkpoint", every=1, on_error=on_error)
+    (tmp_path / "run/checkpoints/best.json.partial").mkdir(parents=True)  # in the way
+    told = r"best\.json' cannot be written: .*"
+    if on_error == "stop":
+        with pytest.raises(CheckpointError, match=told):
+            run_ranks(2, run, (config, {"losses": (1.0, 4.0, 3.0, 6.0, 7.0)}))
+        return
+    run_ranks(2, run, (config, {"losses": (1.0, 4.0, 3.0, 6.0, 7.0)}))
+    assert known_best(checkpoints_dir(tmp_path / "run")) is None
+    assert steps_of(config)[-1] == 4
 
 
 @pytest.mark.distributed

@@ -8,7 +8,14 @@ from arachne.core.errors import CheckpointError
 from arachne.core.units import count_text
 from arachne.runtime.messages import text_of_first
 from arachne.trainer.agreement import all_agree, do_together
-from arachne.trainer.checkpoint_files import Best, checkpoints_dir, known_best, write_best
+from arachne.trainer.checkpoint_files import (
+    BEST,
+    Best,
+    checkpoints_dir,
+    disk_errors_named,
+    known_best,
+    write_best,
+)
 from arachne.trainer.interval_samples import sample_videos
 from arachne.trainer.listener import Listener
 from arachne.trainer.memory_reports import LESS_HELD_OUT, told_if_full
@@ -95,20 +102,27 @@ class Milestones:
             CheckpointError: It cannot be written; on every rank.
         """
         session = self._session
+        stops = session.config.checkpoint.on_error == "stop"
         try:
             saver.finish()
         except CheckpointError:
-            if session.config.checkpoint.on_error == "stop":
+            if stops:
                 raise
             return  # it was said; the best before stays the best
-        self._best_loss = loss
-        best = Best(step=done, loss=loss)
 
         def write() -> None:
             if session.world.rank == 0:
-                write_best(checkpoints_dir(session.run_dir), best)
+                with disk_errors_named(session.run_dir, BEST):
+                    write_best(checkpoints_dir(session.run_dir), Best(step=done, loss=loss))
 
-        do_together(session.world, session.groups.world, write)
+        try:
+            do_together(session.world, session.groups.world, write)
+        except CheckpointError as error:
+            if stops:
+                raise
+            session.say(f"{error}; the best before stays the best")
+        else:
+            self._best_loss = loss
         session.recorder.finish(step=done, planner="checkpoint")
 
     def _show_averages(self, done: int) -> None:
