@@ -75,7 +75,8 @@ def _first_frame_forward(
     return _forward(module, latents_BCFHW, timestep_BS, text_BLD)
 
 
-def _options(shape: ModelShape) -> dict[str, Any]:
+def ltx_options(shape: ModelShape) -> dict[str, Any]:
+    """What LTX-2 takes too."""
     return {
         "in_channels": shape.latent_channels,
         "out_channels": shape.latent_channels,
@@ -104,7 +105,7 @@ LTX = DiffusersFamily(
     class_name="LTXVideoTransformer3DModel",
     layout=_LAYOUT,
     sizes=_sizes,
-    options=_options,
+    options=ltx_options,
     forward=_forward,
     first_frame_forward=_first_frame_forward,
     text_padding="seen",

@@ -21,6 +21,7 @@ from arachne.core.errors import ConfigError
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
+from arachne.models.ltx import ltx_options
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
@@ -96,21 +97,13 @@ def _prepare(module: nn.Module) -> None:
 
 
 def _options(shape: ModelShape) -> dict[str, Any]:
-    audio_size = shape.hidden_size // 2
-    return {
-        "in_channels": shape.latent_channels,
-        "out_channels": shape.latent_channels,
-        "num_attention_heads": shape.num_heads,
-        "attention_head_dim": shape.head_size,
-        "cross_attention_dim": shape.hidden_size,
-        "caption_channels": shape.text_size,
-        "num_layers": shape.num_layers,
+    return ltx_options(shape) | {
         "rope_type": "split",
         "audio_in_channels": shape.latent_channels,
         "audio_out_channels": shape.latent_channels,
         "audio_num_attention_heads": shape.num_heads,
         "audio_attention_head_dim": shape.head_size // 2,
-        "audio_cross_attention_dim": audio_size,
+        "audio_cross_attention_dim": shape.hidden_size // 2,
     }
 
 
