@@ -99,6 +99,7 @@ def test_ranks_together_have_the_gradient_of_one_process(world_size, case):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # all families on one start of the ranks
 @pytest.mark.distributed
 @pytest.mark.parametrize("case", CASES)
 def test_more_ranks_than_heads_in_rows_and_columns_have_it_too(case):
@@ -106,6 +107,7 @@ def test_more_ranks_than_heads_in_rows_and_columns_have_it_too(case):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # all families on one start of the ranks
 @pytest.mark.distributed
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("world_size", "num_modes"), [(6, 8), (12, 12)])
