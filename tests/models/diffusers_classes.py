@@ -228,14 +228,7 @@ class Ltx2(DiffusersClass):
     name = "LTX2VideoTransformer3DModel"
 
     def options(self, shape):
-        return {
-            "in_channels": shape.latent_channels,
-            "out_channels": shape.latent_channels,
-            "num_attention_heads": shape.num_heads,
-            "attention_head_dim": shape.head_size,
-            "cross_attention_dim": shape.hidden_size,
-            "caption_channels": shape.text_size,
-            "num_layers": shape.num_layers,
+        return Ltx().options(shape) | {
             "rope_type": "split",
             "audio_in_channels": shape.latent_channels,
             "audio_out_channels": shape.latent_channels,

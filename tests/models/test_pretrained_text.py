@@ -8,7 +8,7 @@ import torch
 from diffusers.pipelines.hunyuan_video import pipeline_hunyuan_video
 
 from arachne.core.errors import ConfigError
-from arachne.models import pretrained_text
+from arachne.models import pretrained_folder
 from arachne.models.encoders import text_encoder_named
 from arachne.models.pretrained_text import clean_caption
 
@@ -180,7 +180,7 @@ def test_the_fingerprint_follows_content_and_tokens(folder, tmp_path):
 
 
 def test_a_missing_package_is_named_with_the_command_that_adds_it(folder, monkeypatch):
-    monkeypatch.setattr(pretrained_text, "find_spec", lambda name: None)
+    monkeypatch.setattr(pretrained_folder, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'arachne\[pretrained\]'"):
         text_encoder_named(str(folder), 4)
 

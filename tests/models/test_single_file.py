@@ -190,3 +190,4 @@ def test_a_run_takes_the_sizes_from_its_preset(tmp_path):
         planning_shape(ModelSettings(family="ltx", pretrained=str(file)))
     settings = ModelSettings(family="ltx", pretrained=str(file), preset="ltx-video-2b")
     assert planning_shape(settings) == family_named("ltx").presets["ltx-video-2b"]
+    assert planning_shape(replace(settings, image_to_video=True)).keeps_first_frame

@@ -124,6 +124,9 @@ def test_the_options_of_a_published_shape_give_it_back(tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(options))
     settings = ModelSettings(family=name, pretrained=str(tmp_path), text_tokens=preset.text_tokens)
     assert planning_shape(settings) == preset
+    if FAMILIES[name].keeps_first_frame:
+        kept = planning_shape(replace(settings, image_to_video=True))
+        assert kept == replace(preset, keeps_first_frame=True)
 
 
 @every_family

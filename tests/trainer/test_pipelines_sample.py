@@ -138,17 +138,21 @@ def test_cogvideox_is_sampled_as_its_pipeline_samples(guidance):
     check(found.transpose(1, 2), ours(parts, steps, guidance))
 
 
+def ltx_scheduler() -> FlowMatchEulerDiscreteScheduler:
+    return FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True,
+        base_image_seq_len=1024,
+        max_image_seq_len=4096,
+        base_shift=0.95,
+        max_shift=2.05,
+    )
+
+
 @pytest.mark.parametrize("guidance", [1.0, 5.0])
 def test_ltx_is_sampled_as_its_pipeline_samples_at_the_shift_of_its_size(guidance):
     parts = parts_of("ltx")
     made = diffusers.LTXPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(
-            use_dynamic_shifting=True,
-            base_image_seq_len=1024,
-            max_image_seq_len=4096,
-            base_shift=0.95,
-            max_shift=2.05,
-        ),
+        scheduler=ltx_scheduler(),
         vae=parts.vae,
         text_encoder=None,
         tokenizer=None,
@@ -189,13 +193,7 @@ def test_ltx2s_video_is_sampled_as_its_pipeline_samples_it_without_audio(guidanc
     attending = whole.forward
     whole.forward = lambda **inputs: attending(**inputs | {"isolate_modalities": True})
     pipeline = diffusers.LTX2Pipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(
-            use_dynamic_shifting=True,
-            base_image_seq_len=1024,
-            max_image_seq_len=4096,
-            base_shift=0.95,
-            max_shift=2.05,
-        ),
+        scheduler=ltx_scheduler(),
         vae=parts.vae,
         audio_vae=AudioSizes(),
         text_encoder=None,

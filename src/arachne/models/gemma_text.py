@@ -10,7 +10,6 @@ Shape suffixes:
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,12 @@ import numpy as np
 import torch
 
 from arachne.core.errors import ConfigError
-from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.pretrained_folder import (
+    content_digest,
+    loaded_part,
+    need_transformers,
+    read_config,
+)
 
 _SETTING = "model.text_encoder"
 _NEEDED = "an LTX-2 pipeline's folder, with text_encoder/, tokenizer/ and connectors/"
@@ -94,12 +98,7 @@ class GemmaTextEncoder:
         return module.to(self.device, torch.float32).eval().requires_grad_(False)
 
     def _loaded(self, loader: Any, part: str) -> Any:
-        try:
-            return loader.from_pretrained(str(self.folder / part), local_files_only=True)
-        except (OSError, ValueError, RuntimeError, ImportError) as error:
-            raise ConfigError(
-                f"{_SETTING}: {str(self.folder / part)!r} cannot be loaded: {error}"
-            ) from error
+        return loaded_part(loader, self.folder / part, setting=_SETTING)
 
 
 def is_gemma(folder: Path) -> bool:
@@ -120,11 +119,7 @@ def open_gemma(folder: Path, *, num_tokens: int, device: str = "cpu") -> GemmaTe
         ConfigError: A part is missing, or the connectors are those of another version, or do not
             fit the number of tokens.
     """
-    if find_spec("transformers") is None:
-        raise ConfigError(
-            f"{_SETTING} {str(folder)!r} needs the package transformers, which is not installed; "
-            "run: pip install 'arachne[pretrained]'"
-        )
+    need_transformers(folder, setting=_SETTING)
     config = read_config(folder / "connectors", setting=_SETTING, needed=_NEEDED)
     if config.get("per_modality_projections"):
         raise ConfigError(

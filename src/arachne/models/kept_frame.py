@@ -12,14 +12,42 @@ Shape suffixes:
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
+from arachne.core.families import family_named
 from arachne.core.sequence_layout import SequenceLayout, SplitInput
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from arachne.models.diffusers_family import FirstFrameForward, Forward
     from arachne.models.interface import FirstFrames
+
+
+def keeping_first_frame(forward: Forward, family: str) -> FirstFrameForward:
+    """A family's forward pass with the first latent frame as it is, at timestep 0.
+
+    `forward` is given a timestep for each token [B, S].
+    """
+
+    def first_frame_forward(
+        module: nn.Module,
+        latents_BCFHW: Tensor,
+        timestep_B: Tensor,
+        text_BLD: Tensor,
+        first: FirstFrames,
+    ) -> Tensor:
+        patch = family_named(family).geometry.patch
+        latents_BCFHW, timestep_BS = with_kept_frame(
+            latents_BCFHW,
+            timestep_B,
+            first,
+            tokens_per_frame=prod(latents_BCFHW.shape[3:]) // prod(patch),
+        )
+        return forward(module, latents_BCFHW, timestep_BS, text_BLD)
+
+    return first_frame_forward
 
 
 def with_kept_frame(

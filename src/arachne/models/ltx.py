@@ -12,13 +12,11 @@ from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
-from arachne.models.kept_frame import with_kept_frame
+from arachne.models.kept_frame import keeping_first_frame
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from arachne.models.interface import FirstFrames
 
 FRAMES_PER_S = 25.0
 """Positions in time are seconds; the rate is diffusers' `LTXPipeline`'s. *assumption*: whatever
@@ -60,21 +58,6 @@ def _forward(
     return velocity.transpose(1, 2).unflatten(2, (frames, height, width))
 
 
-def _first_frame_forward(
-    module: nn.Module,
-    latents_BCFHW: Tensor,
-    timestep_B: Tensor,
-    text_BLD: Tensor,
-    first: FirstFrames,
-) -> Tensor:
-    """The same with the first latent frame as it is, at timestep 0."""
-    tokens_per_frame = latents_BCFHW.shape[3] * latents_BCFHW.shape[4]
-    latents_BCFHW, timestep_BS = with_kept_frame(
-        latents_BCFHW, timestep_B, first, tokens_per_frame=tokens_per_frame
-    )
-    return _forward(module, latents_BCFHW, timestep_BS, text_BLD)
-
-
 def ltx_options(shape: ModelShape) -> dict[str, Any]:
     """What LTX-2 takes too."""
     return {
@@ -107,7 +90,7 @@ LTX = DiffusersFamily(
     sizes=_sizes,
     options=ltx_options,
     forward=_forward,
-    first_frame_forward=_first_frame_forward,
+    first_frame_forward=keeping_first_frame(_forward, "ltx"),
     text_padding="seen",
     fixed=("patch_size", "patch_size_t"),
     check=_check,

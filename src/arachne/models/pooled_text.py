@@ -10,7 +10,6 @@ Shape suffixes:
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,12 @@ import torch
 from arachne.core.errors import ConfigError
 from arachne.core.model_shape import pooled_rows
 from arachne.models.interface import TextEncoder
-from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.pretrained_folder import (
+    content_digest,
+    loaded_part,
+    need_transformers,
+    read_config,
+)
 
 _SETTING = "model.text_encoder"
 _NEEDED = (
@@ -69,13 +73,13 @@ class ClipTextPooler:
     def _tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
-        return _loaded(AutoTokenizer, self.tokenizer_folder)
+        return loaded_part(AutoTokenizer, self.tokenizer_folder, setting=_SETTING)
 
     @cached_property
     def _encoder(self) -> Any:
         from transformers import CLIPTextModel
 
-        encoder = _loaded(CLIPTextModel, self.folder)
+        encoder = loaded_part(CLIPTextModel, self.folder, setting=_SETTING)
         return encoder.to(self.device, torch.float32).eval().requires_grad_(False)
 
 
@@ -127,11 +131,7 @@ def open_pooler(folder: Path, *, pooled_size: int, device: str = "cpu") -> ClipT
     Raises:
         ConfigError: The folder holds none, or one of another width, or transformers is missing.
     """
-    if find_spec("transformers") is None:
-        raise ConfigError(
-            f"{_SETTING} {str(folder)!r} needs the package transformers, which is not installed; "
-            "run: pip install 'arachne[pretrained]'"
-        )
+    need_transformers(folder, setting=_SETTING)
     found, tokenizer = folder / "text_encoder_2", folder / "tokenizer_2"
     config: Mapping[str, Any] = read_config(found, setting=_SETTING, needed=_NEEDED)
     if config.get("model_type") != "clip_text_model" or not tokenizer.is_dir():
@@ -147,10 +147,3 @@ def open_pooler(folder: Path, *, pooled_size: int, device: str = "cpu") -> ClipT
     return ClipTextPooler(
         folder=found, tokenizer_folder=tokenizer, pooled_size=pooled_size, device=device
     )
-
-
-def _loaded(loader: Any, folder: Path) -> Any:
-    try:
-        return loader.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise ConfigError(f"{_SETTING} {str(folder)!r} cannot be loaded: {error}") from error

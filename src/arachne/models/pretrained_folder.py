@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,31 @@ def read_config(folder: Path, *, setting: str, needed: str) -> Mapping[str, Any]
     if not isinstance(config, dict):
         raise ConfigError(f"{setting}: {str(path)!r} holds no table of options; name {needed}")
     return config
+
+
+def need_transformers(folder: Path, *, setting: str) -> None:
+    """Refuse a folder that only transformers can read where that is not installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if find_spec("transformers") is None:
+        raise ConfigError(
+            f"{setting} {str(folder)!r} needs the package transformers, which is not installed; "
+            "run: pip install 'arachne[pretrained]'"
+        )
+
+
+def loaded_part(loader: Any, folder: Path, *, setting: str) -> Any:
+    """What a class of transformers or diffusers loads from a folder, without the network.
+
+    Raises:
+        ConfigError: It loads nothing from there.
+    """
+    try:
+        return loader.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"{setting} {str(folder)!r} cannot be loaded: {error}") from error
 
 
 def content_digest(*folders: Path) -> str:

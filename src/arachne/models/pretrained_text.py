@@ -7,7 +7,6 @@ import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_family import TextPadding
-from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.pretrained_folder import content_digest, need_transformers, read_config
 from arachne.models.text_prompts import TextPrompt
 
 _SETTING = "model.text_encoder"
@@ -168,11 +167,7 @@ def open_text_encoder(
         raise ConfigError(
             f"{_SETTING} {str(folder)!r} holds a {config.get('model_type')} model; name {_NEEDED}"
         )
-    if find_spec("transformers") is None:
-        raise ConfigError(
-            f"{_SETTING} {str(folder)!r} needs the package transformers, which is not installed; "
-            "run: pip install 'arachne[pretrained]'"
-        )
+    need_transformers(folder, setting=_SETTING)
     tokenizer_folder = tokenizer_folder if tokenizer_folder.is_dir() else folder
     # Without these files transformers 5 makes an empty tokenizer that knows no word, in silence.
     if not any((tokenizer_folder / name).is_file() for name in _TOKENIZER_FILES):

@@ -10,6 +10,7 @@ from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.sources import listed_clips
 
 _NAMES_SHOWN = 3
+_GOES_ON = "the run goes on with the clips of its ledger; --rescan takes those that are there now"
 
 
 def dataset_changes_text(data: DataSettings, ledger: Ledger) -> str:
@@ -33,9 +34,6 @@ def dataset_changes_text(data: DataSettings, ledger: Ledger) -> str:
     if not changes:
         return ""
     return f"since the run began the dataset has {', '.join(changes)}; {_GOES_ON}"
-
-
-_GOES_ON = "the run goes on with the clips of its ledger; --rescan takes those that are there now"
 
 
 def _names_text(clips: Sequence[Clip]) -> str:

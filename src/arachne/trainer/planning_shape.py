@@ -28,7 +28,8 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
         ConfigError: A size is missing, or a named folder has no configuration.
     """
     if settings.pretrained:
-        return _pretrained_shape(settings)
+        found = _pretrained_shape(settings)
+        return replace(found, keeps_first_frame=settings.keeps_first_frame)
     published = family_named(settings.family).presets.get(settings.preset)
     if settings.video_encoder == "dct" and published and not _fits_dct(settings.family):
         # Nothing could train it with the encoders that need no weights.
@@ -85,7 +86,7 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
             head_size=settings.head_size,
         )
         check_first_frame(settings, shape)
-        return replace(shape, keeps_first_frame=settings.keeps_first_frame)
+        return shape
     options = _options("model.pretrained", settings.pretrained, "transformer")
     found = TRANSFORMERS[settings.family].sizes(
         lambda name: _number(options, name, settings.pretrained)
@@ -93,7 +94,7 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
     shape = ModelShape(
         family=settings.family,
         text_tokens=settings.num_text_tokens,
-        keeps_first_frame=settings.keeps_first_frame,
+        keeps_first_frame=False,
         **found,
     )
     check_first_frame(settings, shape)
@@ -108,11 +109,7 @@ def _preset_shape(settings: ModelSettings) -> ModelShape:
             f"model.pretrained {settings.pretrained!r} is one file, which does not tell its sizes; "
             f"name its model.preset: {', '.join(presets)}"
         )
-    return replace(
-        presets[settings.preset],
-        text_tokens=settings.num_text_tokens,
-        keeps_first_frame=settings.keeps_first_frame,
-    )
+    return replace(presets[settings.preset], text_tokens=settings.num_text_tokens)
 
 
 def _fits_dct(family: str) -> bool:
