@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Test files that run side by side; tests start up to four processes of one thread each.
 WORKERS ?= 2
-# Limits of a second or two, which hold in a process of its own.
-TIMED := tests/runtime/test_watchdog.py
+# They measure times, which hold where nothing else of ours runs.
+TIMED := tests/runtime/test_watchdog.py tests/benchmarks/test_emulated.py
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 help:  ## list the targets
@@ -18,7 +18,7 @@ check: lint types imports test  ## everything that must pass before a change lan
 
 test: .venv/dev-installed  ## the tests, on CPU
 	$(BIN)/python -m pytest -q -m "not slow and not gpu" -n $(WORKERS) --dist loadfile \
-		--ignore $(TIMED)
+		$(addprefix --ignore=,$(TIMED))
 	$(BIN)/python -m pytest -q -m "not slow and not gpu" $(TIMED)
 
 test-slow: .venv/dev-installed  ## tests that take minutes each
