@@ -190,7 +190,7 @@ def _memory(bench: Bench) -> dict[str, int]:
     }
 
 
-def attention_by(kernel: str) -> AbstractContextManager[None]:
+def attention_by(kernel: str) -> AbstractContextManager[Any]:
     """Attention inside runs with this kernel alone."""
     return nullcontext() if kernel == "auto" else sdpa_kernel(KERNELS[kernel])
 

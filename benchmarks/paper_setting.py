@@ -142,11 +142,14 @@ class System:
     intra_cascade: bool = True
     inter_cascade: bool = True
 
-    def plan(self, case: "Case", costs: CostModel, step: int) -> PlacedPlan:
-        """The placed and checked plan of a step."""
+    def plan(
+        self, case: "Case", costs: CostModel, step: int, *, following: int | None = None
+    ) -> PlacedPlan:
+        """The placed and checked plan of a step, before the step `following`; None is the next."""
         # In a filled run the step before has encoded this one's clips.
         batch = case.batch(step, is_encoded=self.is_filled)
-        ahead = case.batch(step + 1, is_encoded=False) if self.is_filled else None
+        following = step + 1 if following is None else following
+        ahead = case.batch(following, is_encoded=False) if self.is_filled else None
         problem = PlanningProblem(
             batch=batch,
             next_batch=ahead,

@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import diffusers.models.transformers.transformer_wan  # noqa: F401  once, before ranks are forked
 import torch
 import torch.distributed as dist
-from diffusers import WanTransformer3DModel  # noqa: F401  imported once, before ranks are forked
 from peer_loops import (
     AccelerateDdp,
     DeepSpeedUlysses,

@@ -113,8 +113,8 @@ class _Block(nn.Module):
         if degree == 1:
             return scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
         my_heads = ceil(self.size.num_heads / degree)
-        whole = [_as_heads(tensor, my_heads, degree) for tensor in (query, key, value)]
-        mixed = scaled_dot_product_attention(*whole)
+        query, key, value = (_as_heads(tensor, my_heads, degree) for tensor in (query, key, value))
+        mixed = scaled_dot_product_attention(query, key, value)
         return mixed.reshape(mixed.shape[0], -1)[:, : x_BLD[0].numel()].view_as(x_BLD)
 
 

@@ -138,7 +138,7 @@ def refused_calls(root: Path, cases: int, rng: random.Random, tally: Tally) -> N
         ended, faults = disturbed(whole, root, step, options)
         is_told = ended.said.startswith("CheckpointError: ") and "\n" not in ended.said
         # The folder that is there already need not be made.
-        if ended.code != 0 and not (is_told and "[Errno 28]" in ended.said):
+        if ended.code != 0 and not (is_told and "No space left on device" in ended.said):
             faults = [*faults, f"it ended with {ended.code}: {ended.said or 'nothing said'}"]
         tally.count(f"step {step}, {name} {number}", faults)
 

@@ -237,8 +237,8 @@ def held_noted(folder: Path, step_s: float) -> Plant:
         real = Recalibrator.after_step
         held: list[dict[str, int]] = []
 
-        def after_step(self: Any, *args: Any) -> None:
-            real(self, *args)
+        def after_step(self: Any, step: int, launches: Any) -> None:
+            real(self, step, launches)
             time.sleep(step_s)
             groups: dict[Any, Any] = torch.distributed.distributed_c10d._world.pg_map  # pyright: ignore
             held.append(

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import diffusers.models.transformers.transformer_wan  # noqa: F401  once, before ranks are forked
 import numpy as np
 import torch
-from diffusers import WanTransformer3DModel  # noqa: F401  imported once, before ranks are forked
 from machine import about
 
 from arachne.core.bucket import Bucket
@@ -151,7 +151,7 @@ def opened(world: World, folder: str, mix: Mapping[str, float] = MIX) -> Session
         model=model,
         base="",
         null_text=torch.from_numpy(null_text),
-        prompt_texts={},
+        prompt_texts=(),
         recorder=recorder,
         groups=groups,
         optimizer=ShardedOptimizer(model.module, groups.world, AdamWOptions()),

@@ -1,12 +1,14 @@
 """Examples: the memory that they promise is what `arachne plan` predicts; scripts parse."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from arachne.cli.main import main
+from arachne.core.families import FAMILIES
 from arachne.core.strict_toml import load_toml
 from arachne.trainer.config import RunConfig
 
@@ -72,3 +74,34 @@ def test_an_example_names_a_cluster_that_is_known(run_file):
 
     name = load_toml(run_file, RunConfig).cluster.name
     assert name == "auto" or name in cluster_names()
+
+
+def test_the_families_that_the_quickstart_names_are_all_that_can_be_built():
+    lines = (EXAMPLES / "quickstart.toml").read_text(encoding="utf-8").splitlines()
+
+    def comment(setting: str) -> set[str]:
+        text = next(line for line in lines if line.startswith(f"{setting} = ")).partition("#")[2]
+        for name, rest in re.findall(r"(\w+)\(([^)]*)\)", text):
+            names = [name, *(name + each.strip() for each in rest.split(","))]
+            text = text.replace(f"{name}({rest})", " ".join(names))
+        return set(re.findall(r"\w+", text)) & FAMILIES.keys()
+
+    assert comment("family") | {"wan"} == set(FAMILIES)
+    able = {name for name, family in FAMILIES.items() if family.has_image_to_video}
+    found = re.search(r"image_to_video = false *# .*\((.*)\)", "\n".join(lines))
+    assert found is not None
+    assert set(found[1].split(", ")) == able
+
+
+@pytest.mark.parametrize("page", ["docs/training.md"])
+def test_the_table_of_families_has_all_that_can_be_trained(page):
+    text = (EXAMPLES.parent / page).read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.endswith("| yes |")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(FAMILIES)
+
+
+def test_examples_and_pages_call_no_encoder_unbuilt_that_a_family_has():
+    pages = [*EXAMPLES.rglob("*.*"), *EXAMPLES.parent.glob("docs/**/*.md")]
+    for page in (each for each in pages if each.suffix in (".md", ".toml")):
+        text = " ".join(page.read_text(encoding="utf-8").replace("#", " ").split())
+        assert not re.search(r"encoder (that )?is not built", text), page

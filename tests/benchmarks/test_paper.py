@@ -24,9 +24,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_file_has_the_papers_figures_beside_ours(tmp_path: Path) -> None:
+def test_the_file_has_the_papers_figures_beside_ours(tmp_path: Path, capsys) -> None:
     path = tmp_path / "out.json"
     assert paper.main(["--quick", "--json", str(path)]) == 0
+    assert "Beside the full run of 2026-11-30 seconds of a step were off" in capsys.readouterr().out
     found = json.loads(path.read_text(encoding="utf-8"))
     systems = {system.name for system in setting.SYSTEMS}
     assert found["figure6"].keys() == found["idle_ratio"].keys() == systems
@@ -44,6 +45,22 @@ def test_arachne_is_never_longer_than_the_strong_static_system() -> None:
     for case in (Case(stage=SMALL), Case(stage=SMALL, is_cached=True)):
         mine, theirs = (paper.steps_of(system, case, 2) for system in (ARACHNE, STRONG_STATIC))
         assert paper.mean_step_s(mine) <= paper.mean_step_s(theirs) * (1 + 1e-9)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_system_that_encodes_ahead_encodes_the_same_clips_within_few_steps() -> None:
+    def encoded(system: setting.System, num_steps: int) -> list[str]:
+        return sorted(
+            str(launch.cascade.bucket)
+            for plan, _ in paper.steps_of(system, Case(stage=SMALL), num_steps)
+            for launch in plan.launches
+            for _ in launch.cascade.slots
+            if launch.cascade.module == "vae"
+        )
+
+    filled = setting.ADDITIONS["next_step_fill"]
+    for num_steps in (1, 2):
+        assert encoded(filled, num_steps) == encoded(ARACHNE, num_steps)
 
 
 def test_windows_are_legal_and_end_at_the_cap() -> None:

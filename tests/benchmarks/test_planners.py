@@ -175,18 +175,28 @@ def test_small_problems_can_be_planned():
 
 
 def test_the_file_has_the_agreed_form(
-    tiny: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tiny: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 ):
     monkeypatch.setattr(planners, "settings_of", lambda is_quick: [replace(tiny, has_peers=False)])
     monkeypatch.setattr(planners, "sensitivity_settings", lambda is_quick: [tiny])
-    monkeypatch.setattr(planners, "run_exact", lambda *_, **__: {"geomean": 1.0, "worst": 1.0})
-    monkeypatch.setattr(planners, "run_first", lambda *_, **__: {"gpus": 64})
-    monkeypatch.setattr(
-        planners, "run_scale", lambda *_: {"gpus": 1024, "clips": 4096, "plan_s": 1.0}
-    )
+    ratios = {"geomean": 1.0, "worst": 1.5}
+    exact = {**ratios, "instances": 200, "unproved": 3}
+    monkeypatch.setattr(planners, "run_exact", lambda *_, **__: exact)
+    first = {**ratios, "gpus": 64, "plan_s_most": 0.028}
+    monkeypatch.setattr(planners, "run_first", lambda *_, **__: first)
+    scale = {"gpus": 1024, "clips": 4096, "plan_s": 1.0, "ratio": 1.25}
+    monkeypatch.setattr(planners, "run_scale", lambda *_: scale)
     file = tmp_path / "out.json"
 
     assert planners.main(["--json", str(file)]) == 0
+
+    printed = capsys.readouterr().out
+    assert not set("{}[]") & set(printed)
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["first", "plan,", "64", "GPUs", "1.0000", "1.5000"] in rows
+    assert ["1,024", "GPUs,", "4,096", "clips", "1.2500", "1.2500"] in rows
+    assert "first plan after 28 ms at most; the largest case took 1.00 s" in printed
+    assert "longer than a baseline on 0 of 2 batches" in printed
 
     result = json.loads(file.read_text(encoding="utf-8"))
     assert set(result) >= {"about", "settings", "planners", "law5", "exact", "scale"}

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,33 @@ def _names(run_dir: Path) -> list[str]:
 def _listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict]:
     code = main(["checkpoints", *map(str, arguments), "--json"])
     return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("target", ["nowhere", "shard-00000.safetensors"])
+def test_a_shard_that_is_a_link_to_nowhere_or_itself_is_a_damaged_checkpoint(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    shard = checkpoints_dir(run_dir) / "step-000003" / "shard-00000.safetensors"
+    shard.unlink()
+    shard.symlink_to(target)
+    code, listed = _listed(capsys, run_dir, "--verify")
+    assert code == 3
+    newest = listed["checkpoints"][0]
+    assert newest["name"] == "step-000003"
+    assert newest["fault"].startswith("shard-00000.safetensors is missing")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("checkpoints/best.json", "it is no file"), (".lock", "cannot be written: No such device")],
+)
+def test_a_pipe_among_a_run_s_files_keeps_nobody_waiting(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    os.mkfifo(run_dir / name)
+    assert main(["checkpoints", str(run_dir), "--prune", "--keep", "1"]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_checkpoints_are_listed_newest_first(
@@ -186,7 +214,7 @@ def test_a_folder_without_checkpoints_is_refused(
     assert main(["checkpoints", str(tmp_path)]) == 2
     assert main(["checkpoints", str(tmp_path / "none")]) == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert "has no checkpoint" in first
+    assert "has no checkpoint; a run saves one every checkpoint.every steps" in first
     assert "there is no folder" in second
 
 

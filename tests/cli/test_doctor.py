@@ -126,6 +126,11 @@ def test_a_run_s_folders_room_and_model_are_looked_at(
     assert "no config.json" in found["model"]["found"]
     assert found["model"]["fix"].startswith("name a folder")
 
+    write_resolved(changed(config, "data", path="nonsense://clips"), tmp_path / "run.toml")
+    _, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
+    assert found["data.path"]["verdict"] == "fault"
+    assert "Protocol not known: nonsense" in found["data.path"]["found"]
+
 
 def test_gpus_are_held_against_the_cluster_file_and_the_state(tmp_path: Path) -> None:
     config = changed(tiny_config(tmp_path, tmp_path), "cluster", name="h100")

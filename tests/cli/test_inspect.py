@@ -3,6 +3,7 @@ import base64
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from arachne.cli.inspect import add_parser
+from arachne.cli.main import main
 from arachne.core.errors import ConfigError, DataError
 from tests.data.media import write_ramp
 from tests.data.media_corpus import CORPUS, write_corpus
@@ -44,6 +46,17 @@ def test_the_ledger_is_printed_and_nothing_is_written(
     assert "64x48x33" in printed
     assert "1 clip: 0 kept, 1 trimmed, 0 rejected" in printed
     assert sorted(dataset.parent.rglob("*")) == before
+
+
+def test_an_address_is_inspected_like_a_folder(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = shutil.make_archive(str(dataset.parent / "all"), "zip", dataset.parent, "clips")
+    words = ("--json", "--resolution", 64, "--frame-buckets", "1,17,33")
+    assert _inspect(dataset, *words) == 0
+    local = capsys.readouterr().out
+    assert _inspect(f"zip://clips::{archive}", *words) == 0
+    assert capsys.readouterr().out == local
 
 
 def test_a_rejected_clip_gives_exit_code_3(
@@ -172,11 +185,13 @@ def test_letterboxed_frames_and_several_areas_are_shown_with_their_arithmetic(
 def test_a_page_that_cannot_be_written_is_refused(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DataError, match="cannot write"):
-        _inspect(dataset, "--html", dataset)
     monkeypatch.setattr("arachne.data.layouts.read_clips", None)  # it is not got to
-    with pytest.raises(DataError, match=r"cannot write .*none/page.html': its folder does not exi"):
-        _inspect(dataset, "--html", dataset / "none" / "page.html")
+    for page, message in (
+        (dataset, "it is a folder; name a file in it"),
+        (dataset / "none" / "page.html", r"there is no folder '.*none'; choose another"),
+    ):
+        with pytest.raises(DataError, match=f"cannot write '{page}': {message}"):
+            _inspect(dataset, "--html", page)
 
 
 def test_a_page_shows_at_most_the_rows_asked_for(dataset: Path) -> None:
@@ -259,6 +274,8 @@ def test_decoding_finds_what_packets_do_not_show(
     assert (found["counts"]["rejected"], found["frames_are"]) == (1, "decoded")
     (reason,) = [row["reason"] for row in found["rows"] if row["status"] == "rejected"]
     assert re.search(case.reason, reason)
+    (good,) = [row for row in found["rows"] if row["status"] != "rejected"]
+    assert (good["num_frames"], good["is_decoded"]) == (40, True)
 
 
 def test_the_largest_shape_is_held_against_the_memory_model(
@@ -275,3 +292,34 @@ def test_the_largest_shape_is_held_against_the_memory_model(
     # 16 bytes a weight: itself and its gradient in bfloat16, and three more in float32
     assert largest["resident_bytes"] / 16 == pytest.approx(1.42e9, rel=0.2)
     assert 0 < largest["recomputed_bytes"] < largest["kept_bytes"]
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://user:PLANTED@127.0.0.1:9/x", "https://host/clips?token=PLANTED"]
+)
+def test_an_address_with_a_password_is_refused_and_not_repeated(address, capfd):
+    assert main(["inspect", address]) == 2
+    printed = capfd.readouterr()
+    assert "DATA holds a password or token" in printed.err
+    assert "PLANTED" not in printed.out + printed.err
+
+
+def test_half_a_character_in_a_caption_is_no_traceback_in_json(tmp_path, capfd):
+    rows = [{"video": "a.mp4", "caption": "cut \ud83d"}]
+    (tmp_path / "metadata.json").write_text(json.dumps(rows))
+    assert main(["inspect", str(tmp_path), "--json"]) == 3
+    (row,) = json.loads(capfd.readouterr().out)["rows"]
+    assert row["reason"] == "its caption holds half a character, \\ud83d; remove it"
+
+
+def test_a_page_does_not_replace_a_clip(dataset, capfd):
+    (clip, *_) = sorted(dataset.glob("*.mp4"))
+    before = clip.read_bytes()
+    assert main(["inspect", str(dataset), "--html", str(clip)]) == 2
+    assert "choose another name, such as page.html" in capfd.readouterr().err
+    assert clip.read_bytes() == before
+
+
+def test_a_negative_number_of_rows_is_refused(dataset, capfd):
+    assert main(["inspect", str(dataset), "--rows", "-1"]) == 2
+    assert "--rows is -1; it must be at least 0" in capfd.readouterr().err

@@ -59,7 +59,25 @@ try:
 except BaseException as error:
     raise ImportError("something was not found") from error
 """
-NUMBERS = [signal.SIGINT, signal.SIGTERM]
+NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_under_nohup_changes_nothing(tmp_path):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with begun(tmp_path, "work") as process:
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20.0)[1] == "arachne: interrupted\n"
+    assert process.returncode == 143
 
 
 @contextmanager

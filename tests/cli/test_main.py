@@ -1,7 +1,9 @@
 """The `arachne` command as a whole: exit codes, one-line errors, help."""
 
 import argparse
+import errno
 import os
+import shlex
 import subprocess
 import sys
 
@@ -115,21 +117,45 @@ sys.exit(file.main(sys.argv[1:]))
 """
 
 
+# As a user has it: what is printed waits in a buffer, and fails only at the end.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def redirected(word: str, redirection: str) -> tuple[int, str]:
+    command = f"{sys.executable} -c {shlex.quote(ONE_VERB)} {word} {redirection}"
+    ended = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, env=BUFFERED
+    )
+    return ended.returncode, ended.stderr
+
+
 @pytest.mark.parametrize("word", ["do", "--help", "--version"])
-def test_a_full_disk_behind_the_output_is_one_line(word):
-    # As a user has it: what is printed waits in a buffer, and fails only at the end.
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", ONE_VERB, word],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env=buffered,
-        )
-    assert done.stderr == "arachne: no space left for what it writes; free some\n"
-    assert done.returncode == 2
+@pytest.mark.parametrize(
+    ("redirection", "reason"),
+    [(">/dev/full", "No space left on device"), (">&-", "it is closed")],
+)
+def test_output_that_is_lost_is_one_line(word, redirection, reason):
+    line = (
+        f"arachne: standard output cannot be written: {reason}; what it printed is lost; "
+        "send it elsewhere\n"
+    )
+    assert redirected(word, redirection) == (2, line)
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_errors_that_nobody_can_read_keep_their_exit_code(redirection):
+    assert redirected("do", redirection) == (0, "")
+    assert redirected("trian", redirection) == (2, "")
+    assert redirected("do", f">&- {redirection}") == (2, "")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_file_for_which_there_is_no_room_is_one_line(monkeypatch, capsys, number):
+    with_verb(monkeypatch, raising(OSError(number, os.strerror(number), "a/file")))
+    assert main(["do"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"arachne: cannot write 'a/file': {os.strerror(number)}")
+    assert error.count("\n") == 1
 
 
 def test_no_verb_needs_torch_to_say_what_it_is_for():

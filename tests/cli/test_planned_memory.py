@@ -63,6 +63,7 @@ def test_memory_is_told_item_by_item_for_the_longest_clip_on_every_degree(capsys
         assert use["optimizer"] == pytest.approx(3 * 4 * use["weights"] / 2 / 16)
         assert each["fits"] == (sum(use.values()) <= found["memory_bytes"])
         assert use["activations"] <= each["all_kept_bytes"]
+        assert each["total_bytes"] == pytest.approx(sum(use.values()))
     assert [each["fits"] for each in found["launches"]] == [False] + [True] * 7
     levels = [each["recomputed_blocks"] for each in found["launches"]]
     assert levels == sorted(levels, reverse=True)
@@ -76,7 +77,8 @@ def test_what_would_fit_is_said_where_nothing_does(capsys):
     assert not any(each["fits"] for each in found["launches"])
     assert {each["recomputed_blocks"] for each in found["launches"]} == {0}
     assert found["advice"] == (
-        "fits on no number of GPUs; with --recompute auto --gradients bfloat16 it fits on 2 GPUs"
+        "training fits on no number of GPUs; with --recompute auto --gradients bfloat16 training "
+        "fits on 2 GPUs"
     )
     advised = memory(capsys, "--gradients", "bfloat16", "--recompute", "auto")
     assert next(each["degree"] for each in advised["launches"] if each["fits"]) == 2
@@ -84,7 +86,48 @@ def test_what_would_fit_is_said_where_nothing_does(capsys):
 
 def test_a_model_that_fits_in_no_way_gets_other_advice(capsys):
     found = memory(capsys, "--cluster", "rtx4090x4")
-    assert "whatever --recompute and --gradients say; lower data.resolution" in found["advice"]
+    assert found["advice"] == (
+        "training fits on no number of GPUs, whatever --recompute and --gradients say; training "
+        "fits with lora.rank=16 and memory.base=fp8 (18.8 GB); or use GPUs with more memory"
+    )
+
+
+@pytest.mark.parametrize("verb_of_encoders", ["--encode", "--fill"])
+def test_advice_counts_the_encoders(capsys, verb_of_encoders: str):
+    found = memory(capsys, verb_of_encoders)
+    assert found["advice"] == (
+        "the text encoder does not fit; with --recompute auto --gradients host training fits on "
+        "1 GPU, and encoding on one"
+    )
+    wide = memory(capsys, verb_of_encoders, "--gradients", "float32")
+    assert wide["advice"] == (
+        "training fits on no number of GPUs, and the text and vae encoders do not fit; with "
+        "--recompute auto --gradients host training fits on 1 GPU, and encoding on one"
+    )
+    advised = memory(capsys, verb_of_encoders, "--gradients", "host", "--recompute", "auto")
+    assert advised["advice"] == ""
+    assert {each["fits"] for each in advised["launches"]} == {True}
+
+
+def test_encoders_that_fit_in_no_way_are_to_run_before_training(capsys):
+    found = memory(capsys, "--cluster", "rtx4090x4", "--encode")
+    assert "; encode before step 1 (leave out --encode and --fill); or training" in found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("words", "smaller"),
+    [
+        ((), "data.resolution or data.frame_buckets"),
+        (("--frame-cap", "129"), "data.resolution or --frame-cap"),
+        (("--resolutions", "720x400"), "the sizes of --resolutions or data.frame_buckets"),
+        (("--resolutions", "720x400", "--frame-cap", "129"), "the sizes of --resolutions or --fr"),
+    ],
+)
+def test_a_refusal_names_the_option_that_counts(capsys, words, smaller: str):
+    # One GPU has room for what stays all the time, but not for a clip of 37,125 tokens.
+    alone = ("--cluster", "h200x16", "--set", "planner.max_degree=1", "--gradients", "float32")
+    error = refusal(capsys, "plan", *WORDS, *alone, "--recompute", "none", *words)
+    assert f" lower {smaller}" in error
 
 
 def test_encoders_are_listed_where_nothing_is_cached(capsys):
@@ -103,6 +146,20 @@ def test_the_memory_table_reads_in_80_columns(capsys):
     rows = [line for line in lines if line.startswith("│")]
     assert len(rows) == 8 + 2
     assert re.search(r"│ train │ +1 │ +60 of 60 │ +14.5 GB of 368 GB │", rows[0])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "setting"),
+    [
+        ("--gradients", "float32", "optimizer.gradients"),
+        ("--recompute", "none", "planner.recompute"),
+        ("--ring", "none", "planner.ring"),
+    ],
+)
+def test_a_setting_that_an_option_would_override_is_refused(capsys, option, value, setting):
+    words = [option, value, "--set", f"{setting}={value}"]
+    error = refusal(capsys, "plan", *WORDS, *words)
+    assert f"{option} sets {setting}, as --set does; leave one of them out" in error
 
 
 def test_memory_has_no_page(tmp_path, capsys):

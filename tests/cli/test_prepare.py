@@ -77,6 +77,16 @@ def test_training_finds_everything_cached(run_file, capfd):
 
 
 @pytest.mark.distributed
+def test_a_dataset_at_an_address_is_prepared_and_trained(run_file, capfd):
+    archive = shutil.make_archive(str(run_file.parent / "all"), "zip", run_file.parent, "clips")
+    shutil.rmtree(run_file.parent / "clips")
+    there = f"data.path='zip://clips::{archive}'"
+    outcome = printed_json(capfd, str(run_file), "--workers", "2", "--set", there)
+    assert (outcome["made"], outcome["rejected"]) == (13, [])
+    assert main(["train", str(run_file), "--set", there]) == 0
+
+
+@pytest.mark.distributed
 def test_a_bad_file_is_listed_with_its_reason_and_the_rest_is_made(run_file, capfd):
     clips = run_file.parent / "clips"
     (clips / "broken.mp4").write_bytes(b"no video")
@@ -123,10 +133,25 @@ def test_a_clip_that_is_too_slow_is_rejected_in_the_ledger_until_it_is_tried_aga
     monkeypatch.setattr(preparing, "make_on_processes", too_slow)
     outcome = printed_json(capfd, str(run_file), "--workers", "1", code=3)
     assert [row["clip"] for row in outcome["rejected"]] == ["a.mp4"]
+    assert (outcome["made"], outcome["cached"]) == (13, 0)
     monkeypatch.undo()
-    assert printed_json(capfd, str(run_file), "--workers", "1", code=3)["made"] == 0
+    after = printed_json(capfd, str(run_file), "--workers", "1", code=3)
+    assert (after["made"], after["cached"]) == (0, 11), "neither its latents nor its caption count"
     again = printed_json(capfd, str(run_file), "--workers", "1", "--again")
     assert (again["made"], again["rejected"]) == (1, [])
+
+
+@pytest.mark.distributed
+def test_a_file_that_was_away_is_prepared_once_it_is_back(run_file, capfd):
+    assert printed_json(capfd, str(run_file), "--workers", "1")["made"] == 13
+    shutil.rmtree(run_file.parent / "cache")
+    clip = run_file.parent / "clips" / "a.mp4"
+    clip.rename(run_file.parent / "away.mp4")
+    (missing,) = printed_json(capfd, str(run_file), "--workers", "1", code=3)["rejected"]
+    assert missing["reason"] == "path 'a.mp4' is not a file in the dataset's folder"
+    (run_file.parent / "away.mp4").rename(clip)
+    outcome = printed_json(capfd, str(run_file), "--workers", "1")
+    assert (outcome["made"], outcome["cached"], outcome["rejected"]) == (1, 12, [])
 
 
 @pytest.mark.distributed

@@ -70,6 +70,15 @@ def test_a_page_that_cannot_be_written_is_an_error_that_names_it(run_dir, tmp_pa
         report.run(parsed(str(run_dir), "--output", str(target)))
 
 
+def test_a_full_disk_is_told_with_the_page_s_name(run_dir, monkeypatch):
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DataError, match=r"cannot write '.*report\.html': No space left"):
+        report.run(parsed(str(run_dir)))
+
+
 def test_help_has_an_example(capsys):
     with pytest.raises(SystemExit) as stop:
         parsed("--help")

@@ -90,8 +90,32 @@ def test_a_checkpoint_that_a_crash_left_half_written_locks_nobody_out(config):
     open_run_dir(config, resume=False)
 
 
+def test_a_file_in_the_place_of_the_checkpoints_is_found_before_the_first_step(config):
+    Path(config.run.dir).mkdir(parents=True)
+    checkpoints_dir(Path(config.run.dir)).write_text("mine")
+    with pytest.raises(ConfigError, match=r"checkpoints' is no folder, .*move it away"):
+        open_run_dir(config, resume=False)
+
+
+def test_a_full_disk_leaves_the_resolved_file_that_was_there(config, monkeypatch):
+    open_run_dir(config, resume=False)
+    resolved = Path(config.run.dir) / "run.resolved.toml"
+    before = resolved.read_text()
+
+    def full(path, *_args, **_kwargs):
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            open_run_dir(config, resume=False)
+    assert resolved.read_text() == before
+    assert not list(resolved.parent.glob("*.partial"))
+
+
 def test_resuming_from_nothing_says_so(config):
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .*start the run without --resume"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*train from the start, without"):
         open_run_dir(config, resume=True)
 
 

@@ -23,8 +23,8 @@ def run_file(tmp_path):
         ("run.seed=10000000000000000000000", "run.seed"),
         ("run.timeout_s=1e22", "run.timeout_s is 1e+22; it must be at most 1e+07"),
         ("run.timeout_s=inf", "run.timeout_s is inf; it must be at most"),
-        ("model.num_heads=1000000", "model.num_heads is 1e+06; it must be at most 10000"),
-        ("batch.clips=10000000", "batch.clips is 1e+07; it must be at most 1e+06"),
+        ("model.num_heads=1000000", "model.num_heads is 1,000,000; it must be at most 10,000"),
+        ("batch.clips=10000000", "batch.clips is 10,000,000; it must be at most 1,000,000"),
         ("planner.timeout_s=1e22", "planner.timeout_s"),
         ("validation.noises=1000000", "validation.noises"),
         ('run.dir=""', "run.dir is ''; name a folder"),
@@ -34,6 +34,14 @@ def run_file(tmp_path):
         ("objective.weighting=tokens", "choose 'clip' or 'token'"),
         ("model.dtype=float16", "choose 'float32', 'bfloat16' or 'float64'"),
         ("run.steps=5\nseed=3", "--set takes one setting"),
+        (
+            "lora={rank=2, init_from='/none'}",
+            "'/none' does not exist; name an existing safetensors",
+        ),
+        ("model.pretrained=/none", "does not exist; name an existing folder or safetensors file"),
+        ("model.video_encoder=/none", "does not exist; name 'dct' or an existing folder"),
+        ("data.path=/none", "data.path '/none' does not exist; name an existing folder or file"),
+        ("run.sed=1", "--set run.sed: unknown setting 'run.sed'; did you mean 'run.seed'?"),
     ],
 )
 def test_a_slip_is_one_line(run_file, override, said, capsys):

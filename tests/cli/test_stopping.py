@@ -1,11 +1,14 @@
 """`arachne train` that is asked to end, killed, or started again."""
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from arachne.reporting.run_files import MANIFEST, read_metrics
 from arachne.trainer.checkpoint_reader import newest, verified
+from arachne.trainer.kept_ledger import KEPT
 from tests.cli.test_train import COMMAND, ENVIRONMENT, TORCHRUN
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 
@@ -35,6 +39,13 @@ def run_file(dataset, tmp_path) -> Path:
     config = changed(config, "checkpoint", every=3, keep=2)
     write_resolved(changed(config, "logging", trace_every=0), tmp_path / "run.toml")
     return tmp_path / "run.toml"
+
+
+@pytest.fixture(autouse=True)
+def not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @contextmanager
@@ -78,15 +89,49 @@ def ended(process: "subprocess.Popen[str]", within_s: float = WITHIN_S) -> tuple
     return process.returncode, out, error
 
 
-def test_sigterm_to_all_processes_of_a_training_commits_a_checkpoint_and_says_143(run_file):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_of_a_training_commits_a_checkpoint_and_says_which(
+    run_file, number
+):
     run_dir = run_file.parent / "run"
     with running(COMMAND, str(run_file)) as process:
         wait_for(lambda: steps_done(run_dir) > 4, process)
-        os.killpg(process.pid, signal.SIGTERM)  # as some schedulers do
+        os.killpg(process.pid, number)  # as some schedulers do, and the kernel for a terminal
         code, out, error = ended(process)
-    assert (code, error) == (143, "")
+    assert (code, error) == (128 + number, "")
     assert "stopped after step " in out
     assert "planning process" not in out
+    assert verified(newest(run_dir, on_skip=print)).state.step == steps_done(run_dir)
+
+
+def test_a_lost_terminal_ends_a_training_with_a_checkpoint_and_a_file_shows_its_end(run_file):
+    run_dir = run_file.parent / "run"
+    leader, terminal = os.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, str(run_file)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    os.set_blocking(leader, False)
+
+    def has_begun() -> bool:
+        with suppress(BlockingIOError):
+            os.read(leader, 1 << 16)  # or it would wait for who reads it
+        return steps_done(run_dir) > 4
+
+    try:
+        wait_for(has_begun, process)
+        os.close(leader)
+        assert process.wait(WITHIN_S) == 128 + signal.SIGHUP
+    finally:
+        process.kill()
+        process.wait()
+    assert "stopped after step" in (run_dir / "display.txt").read_text()
     assert verified(newest(run_dir, on_skip=print)).state.step == steps_done(run_dir)
 
 
@@ -116,6 +161,25 @@ def test_a_killed_rank_under_torchrun_is_started_again_and_resumes_by_itself(run
     assert verified(newest(run_dir, on_skip=print)).state.step == 40
 
 
+def test_ranks_do_not_outlive_a_torchrun_that_is_killed(run_file):
+    with running(TORCHRUN, str(run_file)) as process:
+        wait_for(lambda: steps_done(run_file.parent / "run") > 1, process)
+        ranks = ranks_of(process)
+        process.kill()
+        process.wait()
+        deadline_s = time.monotonic() + 20.0
+        while any(is_running(rank) for rank in ranks):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+    assert len(ranks) >= 2
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and more than a name that nobody has asked after yet."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
 def test_resume_if_any_begins_and_then_goes_on_and_rescan_reads_the_dataset_again(run_file, capfd):
     run_dir = run_file.parent / "run"
     again = ["train", str(run_file), "--resume-if-any", "--ranks", "1"]
@@ -127,6 +191,29 @@ def test_resume_if_any_begins_and_then_goes_on_and_rescan_reads_the_dataset_agai
     assert main([*again, "--rescan", "--set", "run.steps=3"]) == 0
     assert (run_dir / MANIFEST).stat().st_mtime_ns > before
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("rescans", [False, True])
+def test_a_run_that_is_refused_keeps_the_ledger_of_its_clips(tmp_path, rescans, capfd):
+    clips = make_clips(tmp_path / "clips")
+    config = changed(tiny_config(clips, tmp_path / "run", steps=1), "run", ranks=1)
+    write_resolved(config, tmp_path / "run.toml")
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+    ledger = (tmp_path / "run" / MANIFEST).read_bytes()
+    resume = ["train", str(tmp_path / "run.toml"), "--resume", "--set", "run.steps=2"]
+    # Nothing is left of what was decoded, and of the clips one (or none, where all are asked for).
+    shutil.rmtree(config.data.cache)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    lost = sorted(clips.iterdir())[: None if rescans else 1]
+    for path in lost:
+        path.rename(aside / path.name)
+    assert main(resume + ["--rescan"] * rescans) == 2
+    assert (tmp_path / "run" / MANIFEST).read_bytes() == ledger
+    for path in lost:
+        (aside / path.name).rename(path)
+    assert main(resume) == 0
+    assert not (tmp_path / "run" / KEPT).exists()
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,22 @@ def test_what_cannot_work_is_one_line(run_file, tmp_path, capfd):
     assert not (tmp_path / "run").exists()
 
 
+def test_an_empty_dataset_and_a_cache_on_no_disk_are_refused_before_models_are_loaded(
+    run_file, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "arachne.cli.training", None)
+    monkeypatch.setitem(sys.modules, "arachne.cli.preparing", None)
+    (tmp_path / "nothing").mkdir()
+    empty = refused(capfd, str(run_file), "--set", f"data.path={tmp_path / 'nothing'}")
+    assert "holds no clip; add metadata.csv" in empty
+    odd = refused(capfd, str(run_file), "--set", "data.cache=/proc/cache")
+    assert "cannot write '/proc/cache'" in odd
+    assert "set data.cache to another folder" in odd
+    assert main(["prepare", str(run_file), "--set", "data.cache=/proc/cache"]) == 2
+    assert "set data.cache to another folder" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.distributed
 def test_an_error_on_the_ranks_is_one_line_too(run_file, tmp_path, capfd):
     (tmp_path / "empty").mkdir()

@@ -158,7 +158,7 @@ def test_a_terminal_shows_a_bar_with_the_figures_beneath(tmp_path, monkeypatch):
     monkeypatch.setattr(
         training_display,
         "Console",
-        lambda **options: Console(file=shown, force_terminal=True, width=80, **options),
+        lambda **options: Console(**options | {"file": shown}, force_terminal=True, width=80),
     )
     config = tiny_config(tmp_path, tmp_path, steps=8)
     with TrainingDisplay(config, is_shown=True) as display:

@@ -18,6 +18,7 @@ PRESETS = {
     "skyreels-v2-14b": (40, 5120, 14_288_491_584),
     "cogvideox-2b": (30, 1920, 1_693_783_872),
     "cogvideox-5b": (42, 3072, 5_570_283_072),
+    "cogvideox-1.5-5b": (42, 3072, 5_570_676_352),
     "hunyuanvideo-13b": (60, 3072, 12_821_012_544),
     "hunyuanvideo-1.5-8b": (54, 2048, 8_326_608_160),
     "ltx-video-2b": (28, 2048, 1_923_385_472),
@@ -50,8 +51,9 @@ def test_a_family_accepts_its_presets_and_compresses_as_its_autoencoder_does(fam
 @pytest.mark.parametrize(
     ("family", "bucket", "num_tokens"),
     [
-        # 13 x 30 x 45, 33 x 45 x 80, 31 x 30 x 53, 16 x 16 x 24 and 28 x 30 x 53 tokens.
+        # 13 x 30 x 45, 11 x 48 x 85, 33 x 45 x 80, 31 x 30 x 53, 16 x 16 x 24 and 28 x 30 x 53.
         ("cogvideox", "720x480x49", 17_550),
+        ("cogvideox15", "1360x768x81", 44_880),
         ("hunyuan_video", "1280x720x129", 118_800),
         ("hunyuan_video15", "848x480x121", 49_290),
         ("ltx", "768x512x121", 6_144),
@@ -76,12 +78,23 @@ def test_ltx_takes_frames_of_8k_plus_1_and_sides_of_32():
     )
 
 
+def test_where_tokens_span_two_latent_frames_the_first_one_fills_one_by_itself():
+    geometry = family_named("cogvideox15").geometry
+    grids = [geometry.latent_grid(Bucket.parse(f"64x32x{frames}")) for frames in (1, 9, 81)]
+    assert grids == [(2, 4, 8), (4, 4, 8), (22, 4, 8)]
+    assert geometry.token_grid(Bucket.parse("64x32x81")) == (11, 2, 4)
+    with pytest.raises(ConfigError, match="85 frames are not 8k\\+1; use 81 or 89"):
+        geometry.check(Bucket.parse("64x32x85"))
+
+
 def test_a_width_that_the_class_cannot_have_is_refused_with_the_one_it_has():
-    family = family_named("cogvideox")
+    family = family_named("cogvideox_2b")
     shape = replace(family.presets["cogvideox-2b"], ffn_size=8192)
     with pytest.raises(ConfigError) as caught:
         family.check(shape)
-    assert str(caught.value) == ("model.ffn_size is 8192; a cogvideox model of width 1920 has 7680")
+    assert str(caught.value) == (
+        "model.ffn_size is 8192; a cogvideox_2b model of width 1920 has 7680"
+    )
 
 
 def test_a_family_that_leaves_the_feed_forward_width_open_takes_any():

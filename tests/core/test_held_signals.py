@@ -7,7 +7,24 @@ import sys
 
 import pytest
 
-from arachne.core.held_signals import NUMBERS, end_by_signals, signals_held_back
+from arachne.core.held_signals import end_by_signals, ending_signals, signals_held_back
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_that_is_ignored_asks_for_nothing():
+    assert ending_signals() == NUMBERS
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert ending_signals() == NUMBERS[:2]
+    with signals_held_back():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 @pytest.fixture

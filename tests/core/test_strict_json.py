@@ -90,6 +90,13 @@ def test_a_text_as_it_is_written_is_not_searched_for_unknown_keys(monkeypatch):
     assert len(searched) == 1, "somebody else wrote it"
 
 
+def test_half_a_character_is_a_data_error_on_both_ways():
+    with pytest.raises(DataError, match="half a character"):
+        to_json({"caption": "cut \ud83d"})
+    with pytest.raises(DataError, match="bucket cannot be read"):
+        from_json('{"width": "\ud83d"}', Bucket, what="bucket")
+
+
 def test_a_key_that_nobody_knows_is_still_found():
     text = PlacedPlan(step=3, planner="p", world_size=2, launches=()).to_json()
     with pytest.raises(DataError, match="unknown key 'stepp'; did you mean 'step'"):

@@ -75,6 +75,26 @@ def test_a_wrong_override_is_refused(path, override, words):
     assert words in str(caught.value)
 
 
+def test_a_message_names_the_override_or_the_file_whichever_wrote_the_setting(path):
+    def refusal(*overrides):
+        with pytest.raises(ConfigError) as caught:
+            load_toml(path, Outer, overrides=overrides)
+        return str(caught.value)
+
+    assert refusal("foo.bar=1").startswith("--set foo.bar: unknown setting 'foo'; known here: ")
+    assert refusal("title=a", "inner.x=1").startswith("--set inner.x: unknown setting 'inner.x'")
+    assert refusal("inner.rate=a") == (
+        "--set inner.rate: expected float, got str; write a number, as 1.5 or 2e9"
+    )
+    assert refusal('inner.sizes=["a"]').startswith("--set inner.sizes: inner.sizes[")
+    assert refusal("inner.steps=1", "inner={rate=1, x=2}").startswith("--set inner: unknown")
+    path.write_text("title = 3\n[inner]\nx = 1\n")
+    assert refusal("inner.rate=2").startswith("run.toml: unknown setting 'inner.x'")
+    path.write_text("title = 3\n")
+    assert refusal("inner.rate=2").startswith("run.toml: title: expected str")
+    assert "hunter2" not in refusal("title=t", "secret.key=hunter2")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -39,6 +39,8 @@ def test_gpus_fill_nodes(name: str, nodes: int, gpus: int):
     [
         ("h100", r"'h100' is not NAMExGPUS; write for example h100x16; known names: a100-40g, "),
         ("h100x0", "is not NAMExGPUS"),
+        ("h100x٣", "'h100x٣' is not NAMExGPUS"),
+        ("h100x8+h100x٨", r"'h100x8\+h100x٨' is not NAMExGPUS"),
         ("h100x1000000", "'h100x1000000' has more than 32,768 GPUs, the most that are planned for"),
         ("h100x" + "9" * 5000, "'h100x9{75}…' has more than 32,768 GPUs, .*; name fewer"),
         ("h100x32768+h100x8", r"'h100x32768\+h100x8' has more than 32,768 GPUs"),
@@ -97,6 +99,11 @@ def test_nodes_of_different_speeds_are_not_written_as_one_node():
         ("0.25]", "1.25]", r"speeds has 1.25; the fastest GPU has 1"),
         ("0.25]", "0.0]", r"speeds has 0.0; the fastest GPU has 1"),
         ("0.25]", "1e-300]", r"speeds has 1e-300; the fastest GPU has 1, .* at least 1e-06"),
+        (
+            "[1.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, ",
+            f"[{'0.5, ' * 7}",
+            "speeds has none above 0.5; the",
+        ),
         ("layer_s = 0.0005", "layer_s = -1.0", r"device.layer_s is -1.0; it has to be 0 to 1e\+06"),
         ("memory_bytes = 7", "memory_bytes = -7", "device.memory_bytes is -7.*; .* 1 to 1e"),
         ("latency_s = 2e-05", "latency_s = nan", "intra_node.latency_s is nan; it has to be 0 to"),

@@ -9,7 +9,7 @@ from arachne.cost.cluster_files import load_cluster
 from arachne.cost.encoder_costs import Encoders, published_encoders
 from arachne.cost.encoder_work import encoder_work
 from arachne.cost.model import CostModel
-from arachne.cost.training_state import TrainingState
+from arachne.cost.training_state import HOST_BYTES_PER_S, TrainingState
 
 WAN = family_named("wan")
 COSTS = CostModel(model=WAN.presets["wan-1.3b"], cluster=load_cluster("h100x16"), element_bytes=2)
@@ -98,6 +98,19 @@ def test_encoders_that_stay_are_not_counted_twice():
 
     assert use.encoders == 2e10
     assert use.reserve == 0.5 * use.workspace
+
+
+def test_encoders_on_the_host_are_fetched_for_each_launch():
+    stay = replace(COSTS, encoders=ENCODERS)
+    fetched = replace(COSTS, encoders=replace(ENCODERS, are_on_host=True))
+    for module in ("vae", "text"):
+        work = encoder_work(encoding(module), WAN.video_encoder, WAN.text_encoders, 2)
+        more_s = fetched.launch_s(encoding(module), gpus(1)) - stay.launch_s(
+            encoding(module), gpus(1)
+        )
+        assert more_s == pytest.approx(work.parameter_bytes / HOST_BYTES_PER_S)
+    text_s = fetched.launch_s(encoding("text"), gpus(1)) - stay.launch_s(encoding("text"), gpus(1))
+    assert text_s == pytest.approx(2 * WAN.text_encoders[0].num_parameters / 25e9)
 
 
 def test_a_result_is_handed_to_those_who_did_not_make_it():

@@ -1,15 +1,18 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade
 from arachne.core.families import family_named
+from arachne.core.strict_toml import load_toml
 from arachne.cost.cluster_files import load_cluster
 from arachne.cost.fitting import fitting_states, fitting_text, misfit_text
 from arachne.cost.launch_modes import ONE_MODE, CostOptions
 from arachne.cost.model import CostModel
 from arachne.cost.training_state import FULL_TRAINING, TrainingState, lora_weights
+from arachne.trainer.config import RunConfig
 
 
 def question(
@@ -44,9 +47,8 @@ def test_a_13b_model_on_80_gigabytes_is_told_what_would_fit():
 
     assert not costs.fits(cascade, gpus)
     assert fitting_text(costs, cascade, gpus) == (
-        "fits with bfloat16 gradients and recomputation (70.3 GB), or with gradients on the host "
-        "(68.3 GB), or with parameters shared out over 8 GPUs (53.1 GB), or with LoRA of rank 16 "
-        "(53.7 GB)"
+        "fits with optimizer.gradients=bfloat16 and planner.recompute=auto (70.3 GB), or with "
+        "optimizer.gradients=host (68.3 GB), or with lora.rank=16 (53.7 GB)"
     )
 
 
@@ -67,14 +69,14 @@ def test_all_that_is_offered_fits_and_the_cheapest_comes_first(asked):
 
     assert states
     for state in states:
-        assert state.costs.fits(cascade, state.gpus)
+        assert state.costs.fits(cascade, gpus)
         assert state.cost.memory.total <= costs.memory_bytes
-        assert set(gpus) <= set(state.gpus)
-        assert ("recomputation" in state.changes) == (state.cost.mode.recompute_layers > 0)
-        assert state.gpu_s == len(state.gpus) * state.costs.launch_s(cascade, state.gpus)
+        is_told = any(change.startswith("planner.recompute=") for change in state.changes)
+        assert is_told == (state.cost.mode.recompute_layers > 0)
+        assert state.launch_s == state.costs.launch_s(cascade, gpus)
         if state.costs.state.are_inputs_on_host:
             assert state.cost.mode.recompute_layers > 0
-    assert list(states) == sorted(states, key=lambda state: state.gpu_s)
+    assert list(states) == sorted(states, key=lambda state: state.launch_s)
 
 
 def test_14b_adapters_at_480p_and_81_frames_fit_24_gigabytes_with_4_bits():
@@ -82,9 +84,9 @@ def test_14b_adapters_at_480p_and_81_frames_fit_24_gigabytes_with_4_bits():
     cheapest = fitting_states(costs, cascade, gpus)[0]
 
     assert cheapest.changes == (
-        "a base of 4 bits",
-        "block inputs on the host",
-        "recomputation",
+        "memory.base=nf4",
+        "memory.inputs_on_host=true",
+        "planner.recompute=auto",
     )
     # Weights 8.55, gradients 0.35, optimizer 1.05, one block at work 8.88.
     assert cheapest.cost.memory.total == pytest.approx(18.83e9, rel=0.001)
@@ -110,16 +112,41 @@ def test_changes_that_are_not_needed_are_not_told():
     asked = question("wan-1.3b", "832x480x81", "h100x8", 1)
 
     text = fitting_text(*asked)
-    assert text.startswith("fits with recomputation (50.3 GB)")
+    assert text.startswith("fits with planner.recompute=auto (50.3 GB)")
     assert "bfloat16" not in text
-    assert "LoRA" not in text
+    assert "lora" not in text
 
 
-def test_a_group_that_shares_out_parameters_is_priced_whole():
-    costs, cascade, gpus = question("wan-1.3b", "832x480x81", "h100x8", 1)
+RUN_FILE = '[run]\ndir = "r"\nsteps = 1\n[data]\npath = "d"\ncache = "c"\n'
 
-    shared = [s for s in fitting_states(costs, cascade, gpus) if s.costs.state.parameter_shards > 1]
-    assert {state.gpus for state in shared} == {tuple(range(8))}
+
+@pytest.mark.parametrize(
+    ("asked", "lora_rank"),
+    [
+        (HUNYUAN, 0),
+        (question("wan-14b", "832x480x81", "h100x8", 8), 0),
+        (question("wan-14b", "832x480x81", "rtx4090x1", 1, LORA), 16),
+        (question("wan-14b", "832x480x49", "rtx4090x4", 4), 0),
+    ],
+    ids=["13b", "14b", "adapters", "24 GB"],
+)
+def test_all_that_is_offered_is_what_a_run_file_takes(tmp_path: Path, asked, lora_rank: int):
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    found = fitting_states(*asked)
+
+    assert found
+    for state in found:
+        sizes = ["model.preset=wan-14b", f"lora.rank={lora_rank}"]
+        overrides = [*sizes, *state.changes]
+        config = load_toml(tmp_path / "run.toml", RunConfig, overrides=overrides)
+        told = state.costs.state
+        assert (config.optimizer.gradients, config.memory.base_bits) == (
+            told.gradients,
+            told.base_bits,
+        )
+        assert config.memory.swapped_blocks == told.swapped_layers
+        assert config.memory.inputs_on_host == told.are_inputs_on_host
+        assert config.lora.is_on == (told.num_adapter_weights is not None)
 
 
 def test_a_machine_without_a_second_memory_is_not_offered_its_host():
@@ -139,7 +166,9 @@ def test_an_encoder_finds_room_where_less_is_stored_for_training():
     encoding = replace(cascade, module="vae")
 
     assert not costs.fits(encoding, (0,))
-    assert fitting_text(costs, encoding, (0,)).startswith("fits with bfloat16 gradients (7")
+    assert fitting_text(costs, encoding, (0,)).startswith(
+        "fits with optimizer.gradients=bfloat16 (7"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +177,7 @@ def test_an_encoder_finds_room_where_less_is_stored_for_training():
         (
             question("wan-1.3b", "832x480x1", "h100x24", 24, options=CostOptions(needs_heads=True)),
             "would leave some of 24 GPUs without one of the model's 12 attention heads; lower "
-            "planner.max_degree, or allow rings",
+            "planner.max_degree, or set planner.ring=auto",
         ),
         (
             question("wan-1.3b", "832x480x1", "h100x8", 2, TrainingState(parameter_shards=4)),

@@ -12,7 +12,7 @@ from arachne.cost.flops import (
 
 WAN_1_3B = family_named("wan").presets["wan-1.3b"]
 HUNYUAN = family_named("hunyuan_video").presets["hunyuanvideo-13b"]
-COGVIDEOX = family_named("cogvideox").presets["cogvideox-2b"]
+COGVIDEOX = family_named("cogvideox_2b").presets["cogvideox-2b"]
 
 
 def test_wan_at_480p_and_five_seconds_is_283_tflop():

@@ -142,7 +142,7 @@ def test_inputs_on_the_host_take_nothing_here():
 
 
 def test_text_is_shared_out_in_joint_attention_alone():
-    cog = family_named("cogvideox").presets["cogvideox-2b"]
+    cog = family_named("cogvideox_2b").presets["cogvideox-2b"]
 
     for shape, is_split in ((cog, True), (WAN_14B, False)):
         whole, half = (

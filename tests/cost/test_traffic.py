@@ -84,7 +84,7 @@ def test_ulysses_groups_use_their_own_link_and_rings_the_common_one():
 
 
 def test_joint_attention_exchanges_text_too():
-    shape = replace(family_named("cogvideox").presets["cogvideox-2b"], text_tokens=96)
+    shape = replace(family_named("cogvideox_2b").presets["cogvideox-2b"], text_tokens=96)
 
     joint = launch_traffic(shape, 96, 1, 2, 2)
     assert joint.shard_bytes == (96 + 96) / 2 * 1920 * 2

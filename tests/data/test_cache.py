@@ -8,7 +8,7 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data import atomic_file
-from arachne.data.cache import LatentCache, text_key, video_key
+from arachne.data.cache import LatentCache, check_cache, text_key, video_key
 
 SHAPE = Bucket(width=64, height=48, frames=17)
 KEY = video_key("ab" * 32, None, SHAPE, 16.0, "dct-1")
@@ -105,6 +105,24 @@ def test_a_kill_while_writing_leaves_the_old_array(
     assert cache.get(KEY).tolist() == [0.0, 0.0, 0.0]
 
 
+def test_a_cache_that_cannot_be_written_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    check_cache(tmp_path / "a" / "b")
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "cache", Path("/proc/cache")):
+        with pytest.raises(DataError, match=rf"cannot write '{folder}': .*set data\.cache to anot"):
+            check_cache(folder)
+
+
+def test_how_many_frames_were_decoded_is_kept_with_the_array(cache: LatentCache) -> None:
+    assert cache.frames_of(KEY) is None
+    cache.put(KEY, np.ones(3, np.float32))
+    assert cache.frames_of(KEY) is None
+    cache.put(KEY, np.ones(3, np.float32), num_frames=17)
+    assert cache.frames_of(KEY) == 17
+    assert cache.get(KEY).tolist() == [1.0, 1.0, 1.0]
+
+
 def test_a_full_disk_is_one_line_and_leaves_no_file(
     cache: LatentCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +130,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic_file.os, "fsync", full)
-    with pytest.raises(DataError, match=r"cannot write .*: No space left on device"):
+    with pytest.raises(
+        DataError, match=r"cannot write .*: No space left on device; make room .*data\.cache"
+    ):
         cache.put(KEY, np.ones(3, np.float32))
     assert not list(cache.path_of(KEY).parent.iterdir())
 

@@ -135,6 +135,20 @@ def test_only_one_of_many_takes_an_abandoned_claim_over(folder: Path) -> None:
     assert sorted(found) == ["False\n"] * 3 + ["True\n"]
 
 
+def test_a_claim_that_changed_hands_meanwhile_is_not_taken_over(folder: Path) -> None:
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        identity = _identity_of(process)
+    (folder / "work").write_text(identity)
+    with Claims(folder) as slow, Claims(folder) as fast:
+        mark = slow._abandoned("work")
+        assert mark is not None
+        assert fast.take("work")
+        assert not slow._take_over(folder / "work", mark)
+        assert (folder / "work").read_text() == own_identity()
+        assert slow._abandoned("work") is None
+
+
 def _identity_of(process: subprocess.Popen[bytes]) -> str:
     """As the process would have written it; its number may be in use again, its start is not."""
     namespace = own_identity().rpartition(" ")[0].rpartition(" ")[0]
@@ -146,3 +160,14 @@ def test_a_process_knows_itself_alive_and_another_boot_unknown() -> None:
     assert not has_ended("another-boot pid:[1] 1 1")
     assert not has_ended("")
     assert has_ended(own_identity() + "0"), "the same number, started at another time"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"no process", b"boot pid:[1] x 7", b"a b c d"])
+def test_what_is_no_claim_is_waited_for_like_an_unknown_owner(tmp_path, content) -> None:
+    namespace = own_identity().rsplit(" ", 2)[0].encode()
+    for junk in (content, namespace + b" x 1"):
+        (tmp_path / "work").write_bytes(junk)
+        with Claims(tmp_path, expires_s=0.2) as claims:
+            assert not claims.take("work")
+            time.sleep(0.3)
+            assert claims.take("work")

@@ -26,6 +26,7 @@ def test_frames_are_those_that_decoding_gives_and_stay_when_the_next_clip_is_dec
     rows = inspected(root).usable
     with ClipFrames(workshop) as clips:
         found = [clips.read(row) for row in rows]
+        assert clips.counts == {workshop.store.keys_of(rows[1])[0]: 17}, "decoded to their end"
     for row, frames in zip(rows, found, strict=True):
         assert row.bucket is not None
         expected = np.empty_like(frames)
@@ -60,16 +61,17 @@ def test_a_file_that_changed_is_refused_but_not_remembered(
 def test_what_is_written_in_the_background_is_there_at_the_end(tmp_path: Path) -> None:
     cache = LatentCache(tmp_path)
     keys = [f"{number:064x}" for number in range(5)]
-    with CacheWriter(cache) as writer:
+    with CacheWriter(cache, {keys[2]: 17}) as writer:
         for number, key in enumerate(keys):
             writer.put(key, np.full((2, 3), number, np.float32))
     assert [cache.get(key)[0, 0] for key in keys] == [0, 1, 2, 3, 4]
+    assert [cache.frames_of(key) for key in keys] == [None, None, 17, None, None]
 
 
 def test_a_full_disk_is_told_by_a_check_or_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise DataError("no space left")
 
     monkeypatch.setattr(LatentCache, "put", full)

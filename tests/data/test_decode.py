@@ -1,3 +1,4 @@
+import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -89,6 +90,36 @@ def test_decoding_starts_at_the_keyframe_before_the_span_and_stops_after_it(
     decode_clip(path, TimeSpan(start_s=3.2, end_s=5.9), SMALL, 16.0)
     assert len(decoded) <= 8 + 17 + 2
     assert min(decoded) > 2.0
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        ((1, 0, 0, 1), "RGBW"),
+        ((0, 1, -1, 0), "BRWG"),
+        ((-1, 0, 0, -1), "WBGR"),
+        ((0, -1, 1, 0), "GWRB"),
+        ((-1, 0, 0, 1), "GRWB"),
+        ((1, 0, 0, -1), "BWRG"),
+        ((0, 1, 1, 0), "RBGW"),
+        ((0, -1, -1, 0), "WGBR"),
+    ],
+)
+def test_a_video_is_turned_and_mirrored_as_players_show_it(
+    tmp_path: Path, matrix: tuple[int, int, int, int], shown: str
+) -> None:
+    colors = {"R": (250, 0, 0), "G": (0, 250, 0), "B": (0, 0, 250), "W": (250, 250, 250)}
+    quarters = np.array([colors[name] for name in "RGBW"], np.uint8).reshape(2, 2, 3)
+    path = write_video(tmp_path / "a.mp4", [quarters.repeat(32, 0).repeat(32, 1)] * 5)
+    content = bytearray(path.read_bytes())
+    a, b, c, d = (value << 16 for value in matrix)
+    at = content.index(b"tkhd") + 44
+    content[at : at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(content)
+    (frame,) = decode_clip(path, None, Bucket(width=64, height=64, frames=1), 16.0)
+    centres = frame[16::32, 16::32].reshape(4, 3).astype(int)
+    nearest = [min(colors, key=lambda n: np.abs(np.subtract(colors[n], c)).sum()) for c in centres]
+    assert "".join(nearest) == shown
 
 
 @pytest.mark.parametrize(("rotation", "corner"), [(90, (-1, 0)), (-90, (0, -1)), (180, (-1, -1))])
@@ -246,6 +277,30 @@ def test_frames_that_the_decoder_does_not_give_are_noticed(
     monkeypatch.setattr(decode, "video_frames", lossy)
     with pytest.raises(DataError, match="frames were decoded where the file lists"):
         decode_clip(path, None, SMALL, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("span", "is_counted", "counts"),
+    [
+        (
+            None,
+            False,
+            [],
+        ),  # decoding stops when the bucket is full, and nobody knows how many follow
+        (None, True, [40]),
+        (TimeSpan(start_s=0.5, end_s=25 / 16), False, [17]),
+        (TimeSpan(start_s=0.5, end_s=2.0), True, [24]),
+    ],
+)
+def test_frames_are_counted_where_decoding_comes_to_the_end(
+    tmp_path: Path, span: TimeSpan | None, is_counted: bool, counts: list[int]
+) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 40)
+    found: list[int] = []
+    alone = decode_clip(path, span, SMALL, 16.0)
+    pixels = decode_clip(path, span, SMALL, 16.0, tell_count=found.append, is_counted=is_counted)
+    assert found == counts
+    assert np.array_equal(pixels, alone)
 
 
 def test_damaged_packets_are_refused_and_not_trained(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Pieces of long clips: which ones a mode takes, and where in the file they lie."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from arachne.core.clip import MediaFacts
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
+from arachne.data.clip_arithmetic import clip_arithmetic, clips_named
 from arachne.data.decode import decode_clip
 from arachne.data.extraction import Extraction, num_covered, piece_span
 from arachne.data.inspect import inspect_dataset
@@ -17,7 +19,7 @@ from arachne.data.prepare import keys_of
 from arachne.data.shapes import ShapeRules, shape_of
 from arachne.data.split import held_out
 from arachne.data.timeline import Timeline, cut, facts_of, retimed_count
-from tests.data.media import frame_numbers, write_ramp
+from tests.data.media import Look, frame_numbers, write_ramp
 
 WAN = family_named("wan").geometry
 MODES = st.sampled_from(["head", "middle", "uniform", "chunk", "slide", "full"])
@@ -107,6 +109,22 @@ def test_every_piece_holds_all_frames_that_its_length_needs(steps_ms, mode, fps,
         assert part.start_s <= shown_s + 1e-3
         assert part.first + 1 == len(times_s) or shown_s + 1e-3 < times_s[part.first + 1]
         assert facts_of(timeline, span).num_frames >= 1
+
+
+def test_pieces_that_begin_in_one_held_frame_are_one_piece(tmp_path: Path) -> None:
+    write_ramp(tmp_path / "a.mp4", 20, Look(fps=Fraction(2)))
+    ledger = inspect_dataset(tmp_path, rules_of(mode="slide", frame_stride=4), WAN, "empty", 1)
+    names = [row.clip.name for row in ledger.rows]
+    assert len(set(names)) == len(names) == 18, "160 frames; every second start is in a held frame"
+    assert all("18 of them begin in the same held frame" in row.reason for row in ledger.rows)
+    assert ledger.rows[1].arithmetic.endswith("(3 of 36, from 8)")
+    (named, *_) = clips_named([ledger.rows[0].clip.listed], "a.mp4")
+    steps = clip_arithmetic(tmp_path, ledger.rows, rules_of(mode="slide", frame_stride=4), WAN)
+    assert named.piece is None
+    assert [name for name, _ in steps if name.startswith("piece")][:2] == [
+        "piece 1 of 36",
+        "piece 3 of 36",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from arachne.data.inspect import inspect_clips
 from arachne.data.layouts import read_clips
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.probe import probe
+from arachne.data.remote_path import dataset_path
 from arachne.data.shapes import ShapeRules
 from arachne.data.source_media import source_media
 from tests.data.media import Look, write_ramp
@@ -325,3 +327,34 @@ def test_no_path_leaves_the_root_or_calls_anyone(num_examples: int, tmp_path: Pa
         assert all(Path(name).resolve().is_relative_to(real) for name in opened), (path, opened)
         if row.content:
             assert source_media(root, path).path.is_relative_to(real)
+
+
+@EXAMPLES
+def test_no_path_leaves_the_address(
+    num_examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
+    video = write_ramp(tmp_path / "a.mp4", 6).read_bytes()
+    for folder in ("/fuzzed/", "/"):
+        for name, content in (("a.mp4", video), ("secret.mp4", video), ("in.tar", _tar())):
+            MemoryFileSystem().pipe(folder + name, content)
+    real_open, opened = MemoryFileSystem._open, list[str]()
+
+    def noted(self: MemoryFileSystem, path: str, *words: Any, **options: Any) -> Any:
+        opened.append(path)
+        return real_open(self, path, *words, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", noted)
+    root = dataset_path("memory://fuzzed")
+    parts_of_addresses = st.sampled_from(["memory:", "::memory:", "%2e%2e", "fuzzed", "*"])
+
+    @_law(
+        num_examples,
+        parts=st.lists(pieces | names | parts_of_addresses, min_size=1, max_size=6),
+        joint=st.sampled_from("/\\"),
+    )
+    def _(parts: list[str], joint: str) -> None:
+        opened.clear()
+        inspect_clips(root, [Clip(path=joint.join(parts), caption="")], RULES, WAN, 1)
+        assert all(path.startswith("/fuzzed/") for path in opened), (parts, opened)

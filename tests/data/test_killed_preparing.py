@@ -83,10 +83,10 @@ def prepare(root: Path, cache_dir: Path, rows: list[LedgerRow], log: Path, encod
     """One process; it writes down each array that it stores, and whether it was there already."""
     put, fsync = LatentCache.put, os.fsync
 
-    def logged(self: LatentCache, key: str, array: Any) -> None:
+    def logged(self: LatentCache, key: str, array: Any, **options: Any) -> None:
         with log.open("a") as file:
             file.write(f"{key} {self.has(key)}\n")
-        put(self, key, array)
+        put(self, key, array, **options)
 
     def slow_fsync(descriptor: int) -> None:
         time.sleep(0.01)

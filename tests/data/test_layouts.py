@@ -43,6 +43,23 @@ def test_tables_from_any_system_are_read_right(tmp_path: Path) -> None:
     assert read_clips(tmp_path, "error")[0].path == "sub/a.mp4"
 
 
+def test_a_caption_in_csv_may_be_long_and_a_quote_left_open_is_named(tmp_path: Path) -> None:
+    words = "w" * 200_000
+    (clip,) = read_clips(_table(tmp_path, f"video,caption\na.mp4,{words}\n"), "error")
+    assert clip.caption == words
+    with pytest.raises(DataError, match=r"line 2 is not CSV: .*quote that is not closed"):
+        read_clips(_table(tmp_path, f'video,caption\na.mp4,"{words * 100}\n'), "error")
+
+
+def test_a_sidecar_caption_that_cannot_be_read_is_a_fault_of_its_clip(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.mp4").touch()
+        (tmp_path / f"{name}.txt").write_bytes(b"caf\xe9" if name == "a" else b"words")
+    bad, good = read_clips(tmp_path, "error")
+    assert bad.fault == "'a.txt' is not UTF-8 (byte 3); save it as UTF-8"
+    assert (good.caption, good.fault) == ("words", "")
+
+
 def test_spans_are_seconds_or_clock_times(tmp_path: Path) -> None:
     _table(
         tmp_path,
@@ -121,15 +138,25 @@ def test_a_dataset_must_be_there(tmp_path: Path) -> None:
         read_clips(tmp_path, "error")
 
 
-@pytest.mark.parametrize("name", ["metadata.csv", "a.txt"])
-def test_texts_outside_the_root_are_not_read(tmp_path: Path, name: str) -> None:
+def _beside_a_secret(tmp_path: Path, name: str) -> Path:
+    """A dataset with a link of this name that leaves it."""
     root = tmp_path / "root"
     root.mkdir()
     (root / "a.mp4").touch()
     (tmp_path / "secret").write_text("video,caption\na.mp4,secret\n")
     (root / name).symlink_to(tmp_path / "secret")
+    return root
+
+
+def test_a_table_outside_the_root_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="leaves the dataset's folder"):
-        read_clips(root, "error")
+        read_clips(_beside_a_secret(tmp_path, "metadata.csv"), "error")
+
+
+def test_a_caption_outside_the_root_is_not_read(tmp_path: Path) -> None:
+    (clip,) = read_clips(_beside_a_secret(tmp_path, "a.txt"), "error")
+    assert clip.captions == ("",)
+    assert clip.fault == "path 'a.txt' is a link that leaves the dataset's folder"
 
 
 @pytest.mark.parametrize(
@@ -188,3 +215,12 @@ def test_a_clip_may_have_several_captions_in_files_columns_or_a_list(tmp_path: P
     )
     (clip,) = read_clips(tmp_path, "error")
     assert clip.captions == ("one", "two", "three")
+
+
+def test_the_caption_of_another_clip_is_not_a_second_one(tmp_path: Path) -> None:
+    for name in ("a.mp4", "a.2.mp4"):
+        (tmp_path / name).touch()
+    for name in ("a", "a.2", "a.3", "a.2.2"):
+        (tmp_path / f"{name}.txt").write_text(f"of {name}")
+    found = {clip.path: clip.captions for clip in read_clips(tmp_path, "error")}
+    assert found == {"a.mp4": ("of a",), "a.2.mp4": ("of a.2", "of a.2.2")}

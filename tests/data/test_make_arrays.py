@@ -106,6 +106,31 @@ def test_latents_and_token_states_are_cached_and_so_are_those_of_no_words(
     assert not any(workshop.store.claims_dir.iterdir())
 
 
+def test_the_ledger_learns_how_many_frames_were_decoded(root: Path, workshop: Workshop) -> None:
+    write_ramp(root / "0.mp4", 17)
+    ledger = inspected(root)
+    assert [(row.num_frames, row.is_decoded) for row in ledger.rows] == [
+        (17, False),
+        (21, False),
+        (22, False),
+    ]
+    make(workshop, ledger.rows)
+    # The others are longer than what trains of them: decoding stops there, and estimates stay.
+    amended = workshop.store.amended(ledger, {})
+    assert [row.is_decoded for row in amended.rows] == [True, False, False]
+    assert workshop.store.amended(amended, {}) == amended
+    assert replace(amended.rows[0], is_decoded=False) == ledger.rows[0]
+
+    # Packets may promise more than there is; what an earlier run has counted is in the cache.
+    wrong = replace(ledger, rows=tuple(replace(row, num_frames=19) for row in ledger.rows))
+    (row, *others) = workshop.store.amended(wrong, {}).rows
+    assert (row.num_frames, row.is_decoded) == (17, True)
+    assert row.reason == "17 frames were decoded where the file lists 19"
+    assert others == list(wrong.rows[1:])
+    unknown = replace(ledger, rows=tuple(replace(row, num_frames=0) for row in ledger.rows))
+    assert workshop.store.amended(unknown, {}).rows[0] == amended.rows[0]
+
+
 def test_preparing_goes_on_where_it_stopped(root: Path, workshop: Workshop) -> None:
     rows = inspected(root).rows
     make(workshop, rows[1:2])
@@ -231,7 +256,7 @@ def test_latents_that_are_not_finite_are_rejected(root: Path, workshop: Workshop
 def test_a_full_disk_ends_the_work_and_gives_up_its_claims(
     root: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise DataError("cannot write: No space left on device")
 
     monkeypatch.setattr(LatentCache, "put", full)

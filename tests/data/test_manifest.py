@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger, LedgerRow
+from arachne.data.inspect import rejected
 from arachne.data.manifest import read_manifest, write_manifest
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -40,6 +42,8 @@ def ledger_rows(draw: st.DrawFn) -> LedgerRow:
         bucket=None if is_rejected else draw(BUCKETS),
         num_tokens=0 if is_rejected else draw(st.integers(1, 2**40)),
         content=draw(TEXT),
+        num_frames=draw(st.integers(0, 2**20)),
+        is_decoded=draw(st.booleans()),
     )
 
 
@@ -53,18 +57,44 @@ def test_a_ledger_comes_back_as_it_was(tmp_path: Path, rows: list[LedgerRow]) ->
 
 def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "manifest.parquet"
-    with pytest.raises(DataError, match=r"manifest .* cannot be read"):
+    with pytest.raises(DataError, match=r"manifest .* cannot be read.*; restore it"):
         read_manifest(path)
     write_manifest(Ledger(rows=()), path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"manifest .* cannot be read"):
+    with pytest.raises(DataError, match=r"manifest .* cannot be read.*; restore it"):
         read_manifest(path)
 
 
+def test_half_a_character_is_one_line(tmp_path: Path) -> None:
+    row = rejected(Clip(path="a.mp4", caption="cut \ud83d"), "x")
+    with pytest.raises(DataError, match="half a character"):
+        write_manifest(Ledger(rows=(row,)), tmp_path / "manifest.parquet")
+
+
 def test_another_table_is_no_manifest(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"path": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="other columns"):
-        read_manifest(tmp_path / "a.parquet")
+    table = pa.table({"path": ["a"]})
+    for version, message in (
+        (None, "it is of version none; 2 and 3 are read"),
+        ("4", "it is of version 4; 2 and 3 are read"),
+        ("3", "it has other columns"),
+    ):
+        named = table.replace_schema_metadata({"arachne_manifest": version} if version else None)
+        pq.write_table(named, tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=message):
+            read_manifest(tmp_path / "a.parquet")
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ledger_rows(), max_size=5))
+def test_a_manifest_of_version_2_is_read_as_one_without_counts(
+    tmp_path: Path, rows: list[LedgerRow]
+) -> None:
+    path = tmp_path / "manifest.parquet"
+    write_manifest(Ledger(rows=tuple(rows)), path)
+    table = pq.read_table(path).drop_columns(["num_frames", "is_decoded"])
+    pq.write_table(table.replace_schema_metadata({"arachne_manifest": "2"}), path)
+    uncounted = tuple(replace(row, num_frames=0, is_decoded=False) for row in rows)
+    assert read_manifest(path) == Ledger(rows=uncounted)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from arachne.data.cut_short import cut_short
 from arachne.data.media_file import whole_file
 from arachne.data.probe import probe
 from arachne.data.timeline import seconds_of_stamps
+from arachne.data.video_file import opened_video
 from tests.data.media import Look, grey_frames, ramp, write_ramp, write_video
 
 NTSC_FILM = Fraction(24000, 1001)
@@ -33,6 +34,17 @@ def test_frames_are_counted_from_packets(tmp_path: Path, name: str, codec: str) 
     assert facts.num_frames == 60
     assert facts.fps == pytest.approx(24000 / 1001, abs=2e-3)
     assert facts.is_estimated
+
+
+def test_opening_a_video_decodes_nothing(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), np.uint8)
+    path = write_video(tmp_path / "a.mp4", [noise] * 2, Look(width=1280, height=720))
+    begin_s = time.process_time()
+    with opened_video(whole_file(path)) as (container, _):
+        opened_s = time.process_time() - begin_s
+        next(container.decode(video=0))
+        decoded_s = time.process_time() - begin_s - opened_s
+    assert opened_s < decoded_s / 3  # FFmpeg's own way decodes the first frame
 
 
 def test_a_header_that_says_one_frame_is_only_a_hint(tmp_path: Path) -> None:

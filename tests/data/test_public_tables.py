@@ -10,7 +10,16 @@ import pytest
 
 from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import DataError
+from arachne.core.families import family_named
+from arachne.core.ledger import Ledger
+from arachne.core.strict_json import from_json, to_json
+from arachne.data.inspect import inspect_dataset
 from arachne.data.layouts import detected_layout, read_clips
+from arachne.data.manifest import read_manifest, write_manifest
+from arachne.data.shapes import ShapeRules
+
+WAN = family_named("wan").geometry
+RULES = ShapeRules(fps=16.0, resolution=64, frame_buckets=(1, 17, 33))
 
 A_CAT = Clip(path="a.mp4", caption="a cat", span=TimeSpan(start_s=1.0, end_s=3.5))
 A_DOG = Clip(path="b.mp4", caption="a dog")
@@ -28,6 +37,38 @@ def _media(root: Path, *paths: str) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(b"")
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+def test_only_line_ends_part_the_rows_of_json_lines(tmp_path: Path, ends: str) -> None:
+    odd = "".join(map(chr, (0x2028, 0x2029, 0x85)))
+    rows = [{"video": f"{n}.mp4", "caption": f"a{odd}b"} for n in range(2)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    (tmp_path / "metadata.jsonl").write_bytes(ends.join(lines).encode())
+    assert [clip.caption for clip in read_clips(tmp_path, "error")] == [f"a{odd}b"] * 2
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "metadata.jsonl"])
+def test_half_a_character_rejects_its_row_which_can_be_stored(tmp_path: Path, name: str) -> None:
+    rows = [
+        {"video": "a.mp4", "caption": "cut \ud83d"},
+        {"video": "b\udc00.mp4", "caption": "x"},
+        {"video": "c.mp4", "caption": ["whole", "cut \ud83d"]},
+        {"video": "d.mp4", "caption": "a cat \U0001f408"},
+    ]
+    text = json.dumps(rows) if name.endswith("json") else "\n".join(map(json.dumps, rows))
+    _write(tmp_path, name, text)
+    ledger = inspect_dataset(tmp_path, RULES, WAN, "error", 1)
+    reasons = [row.reason for row in ledger.rows]
+    assert reasons[:3] == [
+        "its caption holds half a character, \\ud83d; remove it",
+        "its path holds half a character, \\udc00; remove it",
+        "its caption holds half a character, \\ud83d; remove it",
+    ]
+    assert reasons[3] == "path 'd.mp4' is not a file in the dataset's folder"
+    write_manifest(ledger, tmp_path / "manifest.parquet")
+    assert read_manifest(tmp_path / "manifest.parquet") == ledger
+    assert from_json(to_json(ledger), Ledger, what="it") == ledger
 
 
 def test_json_jsonl_and_parquet_say_what_csv_says(tmp_path: Path) -> None:

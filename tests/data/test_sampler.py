@@ -49,6 +49,15 @@ def test_every_epoch_covers_each_clip_exactly_once(seed, num_items, batch_size, 
         assert counted == dict.fromkeys(range(num_items), 1)
 
 
+@given(stream=streams(), seed=SEEDS, num_epochs=st.integers(1, 12))
+def test_no_two_draws_are_the_same_turn_of_an_item_in_an_epoch(stream, seed, num_epochs):
+    end = stream.start_of(seed, num_epochs)
+    draws = step_draws(stream, seed, 0, end) if end else ()
+    turns = Counter((draw.epoch, draw.item) for draw in draws)
+    found = {(draw.epoch, draw.item, draw.turn) for draw in draws}
+    assert found == {(*key, turn) for key, number in turns.items() for turn in range(number)}
+
+
 @given(stream=streams(), seed=SEEDS, more=st.integers(0, 100), num_epochs=st.integers(1, 21))
 def test_steps_by_size_drop_no_clip_and_each_comes_up_as_often_as_its_repeats_say(
     stream, seed, more, num_epochs

@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger
+from arachne.data import parquet_cells
+from arachne.data.arrow_cells import arrow_cell
 from arachne.data.decode import decode_clip
 from arachne.data.file_identity import content_of
 from arachne.data.inspect import inspect_dataset
@@ -212,11 +217,34 @@ def test_shards_of_a_download_are_one_dataset(
     assert [clip.path for clip in read_clips(one, "error")] == [f"{one.name}/0/video"]
 
 
-def test_a_table_whose_rows_have_no_media_names_the_row(tmp_path: Path) -> None:
-    table = pa.Table.from_pylist([{"caption": "x"}], schema=SCHEMA)
-    _write_parquet(tmp_path / "metadata.parquet", table)
-    with pytest.raises(DataError, match=r"metadata\.parquet row 0 names no file"):
-        read_clips(tmp_path, "error")
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_row_without_media_is_rejected_and_the_others_go_on(
+    tmp_path: Path, video: Path, photo: bytes, suffix: str
+) -> None:
+    nothing = pa.Table.from_pylist([{"caption": "x"}], schema=SCHEMA)
+    table = pa.concat_tables([nothing, _rows(video, photo).slice(0, 1)]).combine_chunks()
+    path = tmp_path / f"metadata.{suffix}"
+    write = _write_parquet if suffix == "parquet" else _write_arrow
+    write(path, table)
+    empty, kept = inspect_dataset(tmp_path, RULES, WAN, "error", 1).rows
+    assert (empty.status, empty.reason) == ("rejected", f"{path.name} row 0 names no file")
+    assert (kept.clip.path, kept.bucket is None) == (f"{path.name}/1/video", False)
+
+
+def test_an_offset_buffer_that_ends_within_a_number_is_no_traceback(
+    tmp_path: Path, video: Path, photo: bytes
+) -> None:
+    path = tmp_path / "metadata.arrow"
+    _write_arrow(path, _rows(video, photo))
+    whole = bytearray(path.read_bytes())
+    lengths = [at for at in range(8, 2000) if whole[at : at + 8] == (12).to_bytes(8, "little")]
+    assert lengths, "two rows in a batch have three offsets of four bytes"
+    for at in lengths:
+        damaged = whole.copy()
+        damaged[at] = 15
+        path.write_bytes(damaged)
+        with suppress(DataError):
+            arrow_cell(path, 0, "video")
 
 
 @pytest.mark.parametrize(
@@ -325,3 +353,52 @@ def test_a_value_that_python_has_no_type_for_is_refused_in_one_line(tmp_path: Pa
     with pytest.raises(DataError, match=r"metadata\.parquet cannot be read as Parquet: ") as caught:
         read_clips(tmp_path, "error")
     assert "\n" not in str(caught.value)
+
+
+def _inspect_cell(root: Path) -> None:
+    source_media(root, "x.parquet/0/video")
+
+
+class _Ending:
+    """A footer of which pyarrow ends the process, as it does of some damaged ones."""
+
+    num_row_groups = 1
+
+    def row_group(self, _: int) -> None:
+        os.write(2, b"terminate called")
+        os.abort()
+
+
+def test_a_footer_that_ends_the_process_that_looks_at_it_is_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(DataError, match=r"x\.parquet cannot be read as Parquet: its footer"):
+        parquet_cells.check_footer(_Ending(), "x.parquet")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("use", [lambda root: read_clips(root, "empty"), _inspect_cell])
+def test_a_footer_is_looked_at_before_it_is_used(
+    tmp_path: Path, video: Path, photo: bytes, monkeypatch: pytest.MonkeyPatch, use: Any
+) -> None:
+    pq.write_table(_rows(video, photo), tmp_path / "x.parquet")
+
+    def damaged(metadata: Any, name: str) -> None:
+        raise DataError(f"{name} is damaged")
+
+    monkeypatch.setattr(parquet_cells, "check_footer", damaged)
+    with pytest.raises(DataError, match=r"x\.parquet is damaged"):
+        use(tmp_path)
+
+
+def test_row_groups_that_hold_fewer_rows_than_the_table_says_are_refused() -> None:
+    statistics = SimpleNamespace(has_null_count=True, null_count=0)
+    column = SimpleNamespace(statistics=statistics, path="video.bytes")
+    group = SimpleNamespace(num_rows=1, column=lambda _: column)
+
+    class Metadata(SimpleNamespace):
+        schema = type("Schema", (), {"__len__": lambda _: 1, "column": lambda *_: column})()
+
+    metadata = Metadata(num_rows=2, num_row_groups=1, row_group=lambda _: group)
+    with pytest.raises(DataError, match="x has 2 rows, and 1 in its parts"):
+        parquet_cells.filled_rows(SimpleNamespace(metadata=metadata), "x", "video.bytes")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 import time
 from collections.abc import Mapping
@@ -210,8 +211,9 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path: Path, video: bytes) -
 def test_captions_that_are_links_are_not_read(tmp_path: Path) -> None:
     path = _shard(tmp_path / "s.tar", {"a.mp4": b""})
     _odd_member(path, "a.txt", tarfile.SYMTYPE, "/etc/hostname")
-    with pytest.raises(DataError, match=r"'a\.txt' of 's\.tar' is a symbolic link"):
-        read_clips(tmp_path, "empty")
+    (row,) = _inspect(tmp_path).rows
+    assert row.clip.caption == ""
+    assert "'a.txt' of 's.tar' is a symbolic link" in row.reason
 
 
 @pytest.mark.parametrize(
@@ -223,15 +225,24 @@ def test_captions_that_are_links_are_not_read(tmp_path: Path) -> None:
         ("a.json", '{"caption": ["x"]}', r"has \['x'\] as its caption"),
         ("a.txt", b"caf\xe9", r"'s\.tar/a\.txt' is not UTF-8"),
         ("a.txt", "x" * (2**20 + 1), r"1,048,577 bytes; too long for a caption"),
-        ("b.txt", "x", r"clip 's\.tar/a\.mp4' has no caption"),
-        ("a.json", '{"url": "x"}', r"clip 's\.tar/a\.mp4' has no caption"),
     ],
 )
-def test_captions_that_cannot_be_read_stop_the_run_by_name(
-    tmp_path: Path, name: str, content: bytes | str, message: str
+def test_a_clip_whose_caption_cannot_be_read_is_rejected_and_the_others_go_on(
+    tmp_path: Path, video: bytes, name: str, content: bytes | str, message: str
 ) -> None:
+    members = {"a.mp4": video, name: content, "ok.mp4": video, "ok.txt": "words"}
+    _shard(tmp_path / "data" / "s.tar", members)
+    bad, good = inspect_dataset(tmp_path / "data", RULES, WAN, "error", 1).rows
+    assert (bad.clip.path, bad.status, bad.clip.fault) == ("s.tar/a.mp4", "rejected", "")
+    assert re.search(message, bad.reason)
+    assert (good.clip.path, good.clip.caption) == ("s.tar/ok.mp4", "words")
+    assert good.status != "rejected"
+
+
+@pytest.mark.parametrize(("name", "content"), [("b.txt", "x"), ("a.json", '{"url": "x"}')])
+def test_a_caption_that_is_not_there_stops_the_run(tmp_path: Path, name: str, content: str) -> None:
     _shard(tmp_path / "s.tar", {"a.mp4": b"", name: content})
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"clip 's\.tar/a\.mp4' has no caption"):
         read_clips(tmp_path, "error")
 
 

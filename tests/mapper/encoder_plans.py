@@ -121,7 +121,7 @@ def random_batch(rng: Random) -> Batch:
 def random_plan(rng: Random, batch: Batch, costs: NodeCosts) -> Plan:
     """Encoders on any GPU, then training on blocks of any degree that divides the world."""
     num_gpus = costs.cluster.num_gpus
-    degrees = [degree for degree in (1, 2, 4, 8, 16) if num_gpus % degree == 0]
+    degrees = [degree for degree in (1, 2, 3, 4, 6, 8, 16) if num_gpus % degree == 0]
     encoders = [
         (cascade_of(batch, module, slot), (rng.randrange(num_gpus),))
         for slot in range(len(batch.clips))

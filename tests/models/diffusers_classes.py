@@ -99,7 +99,7 @@ class CogVideoX(DiffusersClass):
         return {
             "num_attention_heads": shape.num_heads,
             "attention_head_dim": shape.head_size,
-            "in_channels": shape.latent_channels,
+            "in_channels": shape.input_channels,
             "out_channels": shape.latent_channels,
             "text_embed_dim": shape.text_size,
             "num_layers": shape.num_layers,
@@ -108,13 +108,37 @@ class CogVideoX(DiffusersClass):
 
     def inputs(self, shape, grid, clips):
         frames, height, width = grid
-        rotary = empty(frames * height * width // 4, shape.head_size)
+        num_tokens = prod(grid) // prod(family_named(shape.family).geometry.patch)
+        rotary = empty(num_tokens, shape.head_size)
         return {
-            "hidden_states": empty(clips, frames, shape.latent_channels, height, width),
+            "hidden_states": empty(clips, frames, shape.input_channels, height, width),
             "encoder_hidden_states": empty(clips, shape.text_tokens, shape.text_size),
             "timestep": empty(clips),
             "image_rotary_emb": (rotary, rotary),
         }
+
+
+class CogVideoX2B(CogVideoX):
+    def options(self, shape):
+        return super().options(shape) | {
+            "use_rotary_positional_embeddings": False,
+            "max_text_seq_length": shape.text_tokens,
+        }
+
+    def inputs(self, shape, grid, clips):
+        return super().inputs(shape, grid, clips) | {"image_rotary_emb": None}
+
+
+class CogVideoX15(CogVideoX):
+    def options(self, shape):
+        return super().options(shape) | {
+            "patch_size_t": 2,
+            "ofs_embed_dim": 512 if shape.condition_channels else None,
+        }
+
+    def inputs(self, shape, grid, clips):
+        offset = {"ofs": empty(clips)} if shape.condition_channels else {}
+        return super().inputs(shape, grid, clips) | offset
 
 
 class HunyuanVideo(DiffusersClass):
@@ -285,6 +309,8 @@ CLASSES: dict[str, DiffusersClass] = {
     "wan": Wan(),
     "wan_5b": Wan(),
     "cogvideox": CogVideoX(),
+    "cogvideox_2b": CogVideoX2B(),
+    "cogvideox15": CogVideoX15(),
     "hunyuan_video": HunyuanVideo(),
     "hunyuan_video15": HunyuanVideo15(),
     "ltx": Ltx(),

@@ -49,6 +49,7 @@ def with_first_frame(shape: ModelShape, *, has_image: bool) -> ModelShape:
 
 
 ODD = {f"odd {name}": odd_shape(name) for name in FAMILIES} | {
+    "odd cogvideox15, image to video": with_first_frame(odd_shape("cogvideox15"), has_image=False),
     "odd wan, image to video": with_first_frame(odd_shape("wan"), has_image=False),
     "odd wan, with an image encoder": with_first_frame(odd_shape("wan"), has_image=True),
     "odd wan_5b, first frame kept": replace(odd_shape("wan_5b"), keeps_first_frame=True),

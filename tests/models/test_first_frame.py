@@ -2,6 +2,7 @@
 
 import json
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -111,6 +112,32 @@ def test_the_states_of_an_image_are_those_that_the_pipeline_makes(tmp_path):
     with torch.no_grad():
         needed = model(scaled, output_hidden_states=True).hidden_states[-2][0]
     np.testing.assert_allclose(found, needed.numpy(), atol=1e-5)
+
+
+def test_siglips_states_are_those_that_the_pipeline_makes(tmp_path):
+    from transformers import SiglipImageProcessorPil, SiglipVisionConfig, SiglipVisionModel
+
+    config = SiglipVisionConfig(
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        image_size=12,
+        patch_size=6,
+    )
+    torch.manual_seed(0)
+    model = SiglipVisionModel(config).eval()
+    model.save_pretrained(tmp_path / "image_encoder")
+    processor = SiglipImageProcessorPil(size={"height": 12, "width": 12}, resample=3)
+    processor.save_pretrained(tmp_path / "feature_extractor")
+    encoder = open_image_encoder(tmp_path)
+    assert (encoder.num_tokens, encoder.image_size) == (4, 8)
+    frame = np.random.default_rng(2).integers(0, 256, (20, 33, 3)).astype(np.uint8)
+    with torch.no_grad():
+        needed = diffusers.HunyuanVideo15ImageToVideoPipeline._get_image_embeds(
+            model, processor, Image.fromarray(frame), torch.device("cpu")
+        )
+    np.testing.assert_allclose(encoder.encode(frame), needed[0].numpy(), atol=1e-5)
 
 
 def test_an_image_encoder_changes_the_fingerprint_and_is_packed(tmp_path):

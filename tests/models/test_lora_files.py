@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers.loaders.lora_conversion_utils import _convert_hunyuan_video_lora_to_diffusers
 from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError
-from arachne.models.lora import AdapterOptions, adapted_layers, adapter_tensors
+from arachne.models.lora import (
+    AdapterOptions,
+    adapted_layers,
+    adapter_tensors,
+    set_adapter_tensors,
+)
 from arachne.models.lora_files import load_adapters, save_comfyui_lora, save_diffusers_lora
 from arachne.models.lora_names import AdapterNames, published_layer
 from tests.models.test_lora import adapted, error, output_of
@@ -60,6 +66,89 @@ def test_a_lora_of_any_naming_has_the_effect_that_it_had(write, tmp_path):
     load_adapters(model, str(path), OURS, setting="lora.init_from")
 
     assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def published_layers(shape):
+    """HunyuanVideo's layers by the names of its authors, and the layers of diffusers in each."""
+    for number in range(shape.num_layers):
+        ours, theirs = f"transformer_blocks.{number}", f"double_blocks.{number}"
+        yield f"{theirs}.img_attn_qkv", [f"{ours}.attn.to_{part}" for part in "qkv"]
+        yield f"{theirs}.txt_attn_qkv", [f"{ours}.attn.add_{part}_proj" for part in "qkv"]
+        yield f"{theirs}.img_attn_proj", [f"{ours}.attn.to_out.0"]
+        yield f"{theirs}.txt_attn_proj", [f"{ours}.attn.to_add_out"]
+        for stream, feed_forward in (("img", "ff"), ("txt", "ff_context")):
+            yield f"{theirs}.{stream}_mlp.fc1", [f"{ours}.{feed_forward}.net.0.proj"]
+            yield f"{theirs}.{stream}_mlp.fc2", [f"{ours}.{feed_forward}.net.2"]
+    for number in range(shape.num_single_layers):
+        ours, theirs = f"single_transformer_blocks.{number}", f"single_blocks.{number}"
+        joined = [*(f"{ours}.attn.to_{part}" for part in "qkv"), f"{ours}.proj_mlp"]
+        yield f"{theirs}.linear1", joined
+        yield f"{theirs}.linear2", [f"{ours}.proj_out"]
+
+
+def write_fused_kohya(model, folder: Path) -> Path:
+    """As kohya's musubi-tuner names what it trains of HunyuanVideo."""
+    state = adapter_tensors(model.module)
+    tensors = {}
+    for published, layers in published_layers(model.shape):
+        name = "lora_unet_" + published.replace(".", "_")
+        tensors[f"{name}.lora_down.weight"] = state[f"{layers[0]}.lora_A.weight"].contiguous()
+        ups = [state[f"{layer}.lora_B.weight"] for layer in layers]
+        tensors[f"{name}.lora_up.weight"] = torch.cat(ups)
+        tensors[f"{name}.alpha"] = torch.tensor(6.0)
+    save_file(tensors, folder / "kohya.safetensors")
+    return folder
+
+
+def fused(options, seed=7):
+    """A HunyuanVideo whose adapters share A where its authors' layers are one."""
+    model = adapted("hunyuan_video", "attention+ffn", options, seed=seed)
+    state = adapter_tensors(model.module)
+    for _, (first, *others) in published_layers(model.shape):
+        for other in others:
+            state[f"{other}.lora_A.weight"] = state[f"{first}.lora_A.weight"]
+    set_adapter_tensors(model.module, state)
+    return model
+
+
+def test_layers_that_are_one_in_a_kohya_file_are_cut_apart(tmp_path):
+    trained = fused(THEIRS)
+    model = adapted("hunyuan_video", "attention+ffn", OURS, seed=9)
+    write_fused_kohya(trained, tmp_path)
+    assert error(output_of(model), output_of(trained)) > 1e-3
+    load_adapters(model, str(tmp_path), OURS, setting="lora.init_from")
+    assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def test_a_kohya_file_with_more_parts_than_adapters_names_them(tmp_path):
+    write_fused_kohya(fused(THEIRS), tmp_path)
+    model = adapted("hunyuan_video", "attention", OURS)
+    words = r"single_blocks_0_linear1.* of shape \(\d+, 2\), .*to_v have 144 outputs; set lora"
+    path = tmp_path / "kohya.safetensors"
+    tensors = {n: t for n, t in load_file(path).items() if "single_blocks_0_linear1" in n}
+    save_file(tensors, path)
+    with pytest.raises(ConfigError, match=words):
+        load_adapters(model, str(tmp_path), OURS, setting="lora.init_from")
+
+
+def test_published_parts_of_hunyuan_video_are_those_that_diffusers_makes_of_them(tmp_path):
+    trained = fused(AdapterOptions(rank=2, alpha=2.0))
+    write_fused_kohya(trained, tmp_path)
+    layers = [name for name, _ in adapted_layers(trained.module)]
+    names = AdapterNames("hunyuan_video", layers)
+    for number in (0, 1):
+        for theirs, ours in (("img_attn_qkv", "to_q"), ("txt_attn_qkv", "add_q_proj")):
+            key = f"double_blocks.{number}.{theirs}.lora_A.weight"
+            made = _convert_hunyuan_video_lora_to_diffusers({key: torch.zeros(2, 48)})
+            found = names.find(key)
+            assert found is not None
+            assert [f"transformer.{each}.lora_A.weight" for each in found.layers] == list(made)
+            assert found.layers[0] == f"transformer_blocks.{number}.attn.{ours}"
+    key = "single_blocks.0.linear1.lora_A.weight"
+    made = _convert_hunyuan_video_lora_to_diffusers({key: torch.zeros(2, 48)})
+    found = names.find(key)
+    assert found is not None
+    assert [f"transformer.{each}.lora_A.weight" for each in found.layers] == list(made)
 
 
 def test_a_lora_without_any_alpha_counts_once(tmp_path):
@@ -151,5 +240,5 @@ def test_every_layer_has_names_of_its_own():
         ):
             found = names.find(f"{prefix}{name}.lora_up.weight")
             assert found is not None, name
-            assert (found.layer, found.part) == (layer, "lora_B")
+            assert (found.layers, found.part) == ((layer,), "lora_B")
     assert names.find("blocks.0.attn1.to_q.weight") is None

@@ -102,6 +102,9 @@ def test_a_float8_layer_is_the_layer_of_its_rounded_weights(dtype, has_bias):
     stored = Float8Linear(layer)
     rounded = stored.weight.to(dtype) * stored.scale[:, None]
     off = (rounded - layer.weight).abs() / layer.weight.abs().amax(1, keepdim=True).clamp(min=1e-9)
+    held = stored.weight.to(dtype).abs().amax(1)
+    rows = [row for row in range(10) if row != 3]
+    assert (held[rows] == 448.0).all(), "every row reaches the largest number, however small it is"
     assert 0.0 < float(off.detach().max()) <= 2.0**-4, "half of e4m3's spacing beside the largest"
     assert not rounded[3].any()
     x, same_x = (torch.randn(2, 5, 24, dtype=dtype, generator=seeded()) for _ in range(2))

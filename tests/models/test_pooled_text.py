@@ -128,9 +128,16 @@ def test_a_folder_without_clip_is_refused(folder, tmp_path):
         open_pooler(tmp_path, pooled_size=POOLED_SIZE)
     (tmp_path / "text_encoder_2").mkdir()
     config = tmp_path / "text_encoder_2" / "config.json"
-    config.write_text(json.dumps({"model_type": "clip_text_model"}))
-    with pytest.raises(ConfigError, match=r"'clip_text_model' as text_encoder_2/ and no tokenizer"):
-        open_pooler(tmp_path, pooled_size=POOLED_SIZE)
+    config.write_text(json.dumps({"model_type": "clip_text_model", "hidden_size": POOLED_SIZE}))
+    (tmp_path / "tokenizer_2").mkdir()
+    for name in ("tokenizer_config.json", "vocab.json"):  # not all of a vocabulary
+        (tmp_path / "tokenizer_2" / name).write_text("{}")
+        with pytest.raises(
+            ConfigError, match=r"tokenizer_2': the folder holds no tokenizer .*CLIP"
+        ):
+            open_pooler(tmp_path, pooled_size=POOLED_SIZE)
+    (tmp_path / "tokenizer_2" / "merges.txt").write_text("")
+    assert open_pooler(tmp_path, pooled_size=POOLED_SIZE).pooled_size == POOLED_SIZE
     config.write_text(json.dumps({"model_type": "t5"}))
     with pytest.raises(ConfigError, match="has a 't5' as text_encoder_2/"):
         open_pooler(tmp_path, pooled_size=POOLED_SIZE)

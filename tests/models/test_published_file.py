@@ -48,6 +48,16 @@ def test_the_file_gives_the_same_shape_and_the_same_output(file, prefix):
         assert torch.equal(found.predict(*inputs), model.predict(*inputs))
 
 
+def test_a_file_in_float64_is_read_unrounded(file):
+    change = 1.0 + 2.0**-40
+    rewritten(file, lambda t: {name: values.double() * change for name, values in t.items()})
+    found = load_published_transformer(
+        "wan", file, dtype=torch.float64, text_tokens=5, head_size=TINY_HEAD_SIZE
+    )
+    for name, values in tiny_transformer("wan").module.named_parameters():
+        assert torch.equal(found.module.get_parameter(name), values * change), name
+
+
 @pytest.mark.parametrize("sees_states", [False, True])
 def test_a_file_of_image_to_video_is_found_to_be_one(tmp_path, sees_states):
     shape = replace(tiny_shape("wan"), condition_channels=8, text_tokens=512)

@@ -184,6 +184,17 @@ def test_what_does_not_fit_is_refused(tmp_path):
         load_single_file_transformer(model.shape, file, dtype=torch.float32)
 
 
+def test_a_file_in_float64_is_read_unrounded(tmp_path):
+    model = tiny_transformer("ltx")
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.mul_(1.0 + 2.0**-40)
+    file = saved(model, tmp_path / "model.safetensors")
+    loaded = load_single_file_transformer(model.shape, file, dtype=torch.float64)
+    for name, parameter in model.module.named_parameters():
+        assert torch.equal(loaded.module.get_parameter(name), parameter), name
+
+
 def test_a_run_takes_the_sizes_from_its_preset(tmp_path):
     file = saved(tiny_transformer("ltx", torch.float32), tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match=r"does not tell its sizes; name its model\.preset: ltx-"):

@@ -117,6 +117,23 @@ def test_a_saved_model_loads_with_its_shape_and_weights(tmp_path, name):
 
 
 @every_family
+def test_a_model_in_float64_loads_unrounded(tmp_path, name):
+    model = tiny_transformer(name)
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.mul_(1.0 + 2.0**-40)
+            parameter.add_(2.0**-40)  # biases are zero
+    model.module.save_pretrained(tmp_path)
+    inputs = tiny_inputs(model, 2)
+    loaded = load_transformer(name, tmp_path, dtype=torch.float64, text_tokens=5)
+    assert type(loaded.module) is type(model.module)
+    for key, parameter in model.module.named_parameters():
+        assert torch.equal(loaded.module.get_parameter(key), parameter), key
+    with torch.no_grad():
+        assert torch.equal(loaded.predict(*inputs), model.predict(*inputs))
+
+
+@every_family
 def test_the_options_of_a_published_shape_give_it_back(tmp_path, name):
     transformer = transformer_named(name)
     preset = next(iter(FAMILIES[name].presets.values()))
@@ -136,7 +153,7 @@ def test_an_option_that_is_not_built_is_named(tmp_path, name):
         options = {"_class_name": transformer.class_name} | transformer.options(tiny_shape(name))
         (tmp_path / "config.json").write_text(json.dumps(options | {option: value}))
         with pytest.raises(ConfigError, match=f"{option} = {value}, and training needs"):
-            load_transformer(name, tmp_path, dtype=torch.float32)
+            load_transformer(name, tmp_path, dtype=torch.float32, text_tokens=512)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +164,7 @@ def test_an_option_that_is_not_built_is_named(tmp_path, name):
         ("ltx-video-2b", {}),
         ("ltx-2-19b", {"rope_type"}),
         ("mochi-10b", {}),
-        ("cogvideox-2b", {"use_rotary_positional_embeddings"}),
+        ("cogvideox-2b", {}),
     ],
 )
 def test_published_shapes_have_the_defaults_of_their_class(preset, not_default):
@@ -187,9 +204,13 @@ def test_sizes_that_a_class_cannot_have_are_refused():
     for name, changes, message in (
         ("cogvideox", {"head_size": 24, "ffn_size": 288}, "multiple of 16"),
         ("cogvideox", {"ffn_size": 40}, "model.ffn_size is 40"),
+        ("cogvideox_2b", {"head_size": 8, "ffn_size": 96}, "sines and cosines .* multiple of 16"),
+        ("cogvideox15", {"head_size": 24, "ffn_size": 288}, "multiple of 16"),
+        ("cogvideox15", {"condition_channels": 3}, "takes 3 channels beside its 4 latent ones"),
         ("hunyuan_video", {"pooled_text_size": 0}, "name a model.preset: hunyuanvideo-13b"),
         ("hunyuan_video", {"head_size": 4}, "at least 6"),
         ("hunyuan_video15", {"head_size": 4}, "at least 6"),
+        ("hunyuan_video15", {"condition_channels": 5}, "makes states 0 wide, .* needs 1152 here"),
         ("mochi", {"text_size": 12}, "pools them with 8 heads"),
         ("ltx", {"head_size": 7, "ffn_size": 84}, "needs it even"),
         ("ltx2", {"head_size": 6, "ffn_size": 72}, "need a multiple of 4"),
@@ -197,6 +218,15 @@ def test_sizes_that_a_class_cannot_have_are_refused():
     ):
         with pytest.raises(ConfigError, match=message):
             build_transformer(replace(tiny_shape(name), **changes), dtype=torch.float32, seed=0)
+
+
+def test_a_table_of_positions_for_other_text_names_the_setting(tmp_path):
+    model = tiny_transformer("cogvideox_2b", torch.float32)
+    model.module.save_pretrained(tmp_path / "transformer")
+    with pytest.raises(
+        ConfigError, match=r"takes 5 text tokens, and model\.text_tokens is 512; set"
+    ):
+        load_transformer("cogvideox_2b", tmp_path, dtype=torch.float32, text_tokens=512)
 
 
 def test_every_family_that_is_planned_for_can_be_built():

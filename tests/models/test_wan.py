@@ -154,9 +154,9 @@ def test_a_saved_model_loads_with_its_shape_and_weights(tmp_path):
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"'.*nowhere': no such folder; name a diffusers"):
-        load_transformer("wan", tmp_path / "nowhere", dtype=torch.float32)
+        load_transformer("wan", tmp_path / "nowhere", dtype=torch.float32, text_tokens=512)
     with pytest.raises(ConfigError, match=r"no config\.json"):
-        load_transformer("wan", tmp_path, dtype=torch.float32)
+        load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=512)
 
 
 def _config(**changes):
@@ -174,13 +174,13 @@ def test_models_that_we_cannot_train_are_refused_with_what_was_found(tmp_path):
     ):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=message):
-            load_transformer("wan", tmp_path, dtype=torch.float32)
+            load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=512)
 
 
 def test_missing_weights_are_an_error_of_the_configuration(tmp_path):
     (tmp_path / "config.json").write_text(_config(num_layers=1, num_attention_heads=1))
     with pytest.raises(ConfigError, match="weights cannot be loaded"):
-        load_transformer("wan", tmp_path, dtype=torch.float32)
+        load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=512)
 
 
 @pytest.mark.parametrize(("field", "size"), [("head_size", 7), ("head_size", 4), ("freq_size", 5)])

@@ -88,6 +88,8 @@ CLASS_OF_FAMILY = {
     "wan_5b": "AutoencoderKLWan of 2.2",
     "skyreels_v2": "AutoencoderKLWan",
     "cogvideox": "AutoencoderKLCogVideoX",
+    "cogvideox_2b": "AutoencoderKLCogVideoX",
+    "cogvideox15": "AutoencoderKLCogVideoX",
     "hunyuan_video": "AutoencoderKLHunyuanVideo",
     "hunyuan_video15": "AutoencoderKLHunyuanVideo15",
     "ltx": "AutoencoderKLLTXVideo",

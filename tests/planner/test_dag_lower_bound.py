@@ -105,6 +105,7 @@ def test_an_encoder_that_fits_nowhere_is_named_with_its_clip_and_step():
 
     with pytest.raises(
         InfeasibleError,
-        match=r"clip '1.mp4' of the next step of .* for its vae encoder on each of 1 GPU, .*ahead",
+        match=r"clip .1.mp4. of the next step of .* for its vae encoder on each of 1 GPU, "
+        ".*encode before step 1",
     ):
         lower_bound_s(problem)

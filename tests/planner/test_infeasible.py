@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from arachne.core.batch import Batch, BatchClip
 from arachne.core.bucket import Bucket
 from arachne.core.families import family_named
@@ -38,24 +40,40 @@ def test_the_arithmetic_and_what_would_fit_are_told_in_one_line():
     assert message(problem_with(COSTS)) == (
         "clip 'waves.mp4' of 848x480x129, 52,470 tokens, needs 120 GB on each of 16 GPUs, but "
         "73.6 GB may be used (weights 25.6 GB + gradients 51.3 GB + optimizer 9.62 GB + "
-        "activations 32.5 GB + workspace 567 MB = 120 GB); fits with bfloat16 gradients and "
-        "recomputation (70.3 GB), or with gradients on the host (68.3 GB), or with parameters "
-        "shared out over 8 GPUs (53.1 GB), or with LoRA of rank 16 (53.7 GB); or " + ADVICE
+        "activations 32.5 GB + workspace 567 MB = 120 GB); fits with "
+        "optimizer.gradients=bfloat16 and planner.recompute=auto (70.3 GB), or with "
+        "optimizer.gradients=host (68.3 GB), or with lora.rank=16 (53.7 GB); or use GPUs with more "
+        "memory"
     )
 
 
-def test_where_nothing_helps_only_the_settings_are_told():
-    device = replace(COSTS.cluster.device, memory_bytes=1e9)
-    little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
+def with_memory(memory_bytes: float) -> CostModel:
+    device = replace(COSTS.cluster.device, memory_bytes=memory_bytes)
+    return replace(COSTS, cluster=replace(COSTS.cluster, device=device))
 
-    assert f"workspace 567 MB = 120 GB); {ADVICE}" in message(problem_with(little))
+
+def test_where_nothing_else_helps_only_roomier_gpus_are_told():
+    told = message(problem_with(with_memory(1e9)))
+
+    assert told.endswith("workspace 567 MB = 120 GB); use GPUs with more memory")
+
+
+@pytest.mark.parametrize(
+    ("memory_gb", "advice"),
+    [
+        (76.0, "use GPUs with more memory"),  # weights and gradients alone take 76.9
+        (80.0, "use more GPUs or GPUs with more memory"),  # with the optimizer 86.5
+        (95.0, ADVICE),
+    ],
+)
+def test_smaller_clips_and_more_gpus_are_told_only_where_they_can_help(memory_gb, advice):
+    assert message(problem_with(with_memory(1e9 * memory_gb))).endswith(f"; or {advice}")
 
 
 def test_only_settings_that_hold_a_launch_back_are_named():
-    device = replace(COSTS.cluster.device, memory_bytes=1e9)
-    little = replace(COSTS, cluster=replace(COSTS.cluster, device=device))
+    little = with_memory(95e9)
     few = replace(problem_with(little), degrees=(1, 2, 4, 8))
-    assert message(few).endswith(f"; raise planner.max_degree, {ADVICE}")
+    assert message(few).endswith(f"; or raise planner.max_degree, {ADVICE}")
 
     # Without rings no degree may pass the 24 heads, whatever planner.max_degree says.
     costs = replace(little, options=CostOptions(needs_heads=True))
@@ -64,7 +82,15 @@ def test_only_settings_that_hold_a_launch_back_are_named():
 
     stack = cascade_of(BATCH.clips * 2, [0, 1])
     text = str(does_not_fit(problem_with(little), stack, tuple(range(16))))
-    assert text.endswith("; lower planner.stack_tokens, " + ADVICE.removeprefix("lower "))
+    assert text.endswith("; or lower planner.stack_tokens, " + ADVICE.removeprefix("lower "))
+
+
+def test_what_bounds_the_shapes_is_named_as_the_problem_says():
+    problem = replace(problem_with(with_memory(95e9)), shape_settings="--frame-cap")
+
+    assert message(problem).endswith(
+        "; or lower --frame-cap, or use more GPUs or GPUs with more memory"
+    )
 
 
 def test_costs_that_know_no_items_still_name_clip_and_memory():
@@ -85,6 +111,10 @@ def test_an_encoder_that_does_not_fit_is_named():
         "for its vae encoder on each of 16 GPUs, but 1 GB may be used (weights 25.6 GB + " in text
     )
     assert "encoders " in text
+    assert text.endswith(
+        "; encode before step 1 (data.encode=before; leave out --encode and --fill), or use GPUs "
+        "with more memory"
+    )
 
 
 def test_a_clip_of_the_next_step_is_named_as_one():
@@ -112,5 +142,5 @@ def test_a_launch_with_enough_memory_is_told_what_else_is_wrong():
 
     assert message(problem) == (
         "clip 'a.png' of 848x480x1, 1,590 tokens, would leave some of 32 GPUs without one of the "
-        "model's 24 attention heads; lower planner.max_degree, or allow rings"
+        "model's 24 attention heads; lower planner.max_degree, or set planner.ring=auto"
     )

@@ -88,7 +88,7 @@ def test_a_pipeline_is_one_sentence():
     )
     assert pipeline.text == (
         "gpipe (for reference: layers over GPUs, no cascades): mean step 12.50 s, 1.250 × arachne; "
-        "4 stages, idle 31% before the step's end, 20% if its micro-batches were equal; "
+        "4 stages, idle 31.4 % before the step's end, 20.0 % if its micro-batches were equal; "
         "activations computed again in 1 step"
     )
     alone = PipelineFigures(

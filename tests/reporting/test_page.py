@@ -15,9 +15,11 @@ import pytest
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.units import seconds_text
 from arachne.data.manifest import write_manifest
 from arachne.reporting.chosen_steps import chosen_steps
 from arachne.reporting.page import render_report
+from arachne.reporting.planned_figures import PlannedFigures, planned_cells
 from arachne.reporting.report_data import ReportData, Sample, read_report_data
 from arachne.reporting.run_files import MANIFEST, METRICS, Metrics, rank_log_path
 from tests.reporting.made_runs import (
@@ -191,6 +193,37 @@ def test_a_plan_alone_makes_a_page_without_measurements():
     assert set(figures_of(page)) == {"step-0", "step-1", "step-2"}
     assert "no measured traces" in page.text
     assert "3 planned steps on 4 ranks" in page.text
+
+
+def test_a_page_of_plans_alone_has_the_tables_figures_and_does_not_say_that_they_were_run():
+    plan = made_plan(made_batch(0))
+    figures = PlannedFigures(
+        step=0,
+        num_tokens=4321,
+        num_launches=len(plan.launches),
+        degrees=(1, 2),
+        makespan_s=plan.makespan_s,
+        lower_bound_s=plan.makespan_s / 1.25,
+        step_s=plan.makespan_s + 2.0,
+        idle_ratio=0.125,
+    )
+    page = Page(render_report(ReportData(title="plan", plans={0: plan}, planned=(figures,))))
+
+    assert "Where the time would go" in page.text
+    assert "All times are modelled; nothing was run." in page.text
+    for absent in ("Where the time went", "wall-clock", "this run"):
+        assert absent not in page.text
+    for cell in planned_cells(figures):
+        assert cell in page.text
+    assert planned_cells(figures)[1:6] == (
+        str(len(plan.launches)),
+        "1,2",
+        seconds_text(plan.makespan_s),
+        seconds_text(plan.makespan_s / 1.25),
+        "1.250",
+    )
+    (title,) = figures_of(page)["step-0"]["layout"]["annotations"]
+    assert title["text"].startswith(f"<b>modelled</b>  {seconds_text(figures.step_s)}, ")
 
 
 def with_encoders(plan: PlacedPlan) -> PlacedPlan:

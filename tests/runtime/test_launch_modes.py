@@ -1,6 +1,7 @@
 """A whole model in every launch mode gives the gradient of one process."""
 
 import itertools
+import warnings
 from collections import Counter
 from statistics import fmean
 
@@ -108,29 +109,43 @@ def summed_in_float32(model, batch, dtype, launch):
     return sums
 
 
-BATCH_OF_EIGHT = batch_of([*BUCKETS, *BUCKETS])
+BATCHES = {torch.bfloat16: batch_of([*BUCKETS, *BUCKETS]), torch.float32: batch_of([*BUCKETS])}
+"""By the weights' type; fewer under autocast, so that the suite stays short."""
 NUM_SEEDS = 8
 
 
-def errors_in_bfloat16(world):
-    """By seed, of each ring: the error against float32, over that of one process in bfloat16."""
+def errors_in_bfloat16(world, dtype):
+    """By seed, of each ring: the error against float32, over that of one process in bfloat16.
+
+    Weights are in bfloat16, or in float32 under autocast, as `dtype` says.
+    """
     _, groups = open_groups(world)
-    exact, model = tiny_wan(4, torch.float32), tiny_wan(4, torch.bfloat16)
+    exact, model = tiny_wan(4, torch.float32), tiny_wan(4, dtype)
     install(model.module, model.layout)
     return [ratios_of_seed(seed, exact, model, groups.world) for seed in range(NUM_SEEDS)]
 
 
 def ratios_of_seed(seed, exact, model, group):
     """Both models get the same random weights, which bfloat16 holds."""
+    dtype = next(model.module.parameters()).dtype
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for ours, theirs in zip(exact.module.parameters(), model.module.parameters(), strict=True):
             noise = torch.randn(theirs.shape, generator=generator)
-            theirs.add_(0.02 * noise.to(theirs.dtype))
+            theirs.copy_((theirs + 0.02 * noise).bfloat16())
             ours.copy_(theirs)
-    batch = BATCH_OF_EIGHT
+    batch = BATCHES[dtype]
     expected = summed_in_float32(exact, batch, torch.float32, lambda loss: loss().backward())
-    alone = summed_in_float32(model, batch, torch.bfloat16, lambda loss: loss().backward())
+
+    def in_bfloat16(loss):
+        with (
+            torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # slower
+            return loss()
+
+    alone = summed_in_float32(model, batch, dtype, lambda loss: in_bfloat16(loss).backward())
 
     def error(sums):
         return torch.stack([(sums[n] - expected[n]).pow(2).sum() for n in sums]).sum().sqrt()
@@ -140,17 +155,17 @@ def ratios_of_seed(seed, exact, model, group):
 
         def together(loss, mode=mode):
             with sequence_parallel(group, mode):
-                (loss() / group.size).backward()
+                (in_bfloat16(loss) / group.size).backward()
 
-        sums = summed_in_float32(model, batch, torch.bfloat16, together)
+        sums = summed_in_float32(model, batch, dtype, together)
         for total in sums.values():
             collectives.all_reduce_sum(total, group)
         ratios.append(float(error(sums) / error(alone)))
     return ratios
 
 
-def check_in_bfloat16(world_size, num_modes):
-    for by_seed in run_ranks(world_size, errors_in_bfloat16, timeout_s=60.0):
+def check_in_bfloat16(world_size, num_modes, dtype=torch.bfloat16):
+    for by_seed in run_ranks(world_size, errors_in_bfloat16, (dtype,), timeout_s=60.0):
         assert len(by_seed) == NUM_SEEDS
         assert len(by_seed[0]) == num_modes
         assert all(0.5 < fmean(ratios) < 1.1 for ratios in zip(*by_seed, strict=True)), by_seed
@@ -159,6 +174,11 @@ def check_in_bfloat16(world_size, num_modes):
 @pytest.mark.distributed
 def test_in_bfloat16_the_mean_error_is_at_most_a_tenth_above_one_processs():
     check_in_bfloat16(2, 2)
+
+
+@pytest.mark.distributed
+def test_under_autocast_the_mean_error_is_at_most_a_tenth_above_one_processs():
+    check_in_bfloat16(2, 2, torch.float32)
 
 
 @pytest.mark.slow

@@ -25,6 +25,13 @@ LONG_S = 50.0
 
 
 @pytest.fixture(autouse=True)
+def not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(autouse=True)
 def nothing_is_left_running():
     before, begin_s = children(), time.monotonic()
     yield
@@ -193,7 +200,7 @@ def wait_for_signal(world, number, folder):
     return "heard"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_passed_on_and_the_ranks_decide(number, tmp_path: Path):
     def send() -> None:
         while len(list(tmp_path.iterdir())) < 2:
@@ -208,7 +215,7 @@ def test_signals_are_passed_on_and_the_ranks_decide(number, tmp_path: Path):
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_in_a_ranks_first_moment_ends_it_and_is_not_handled_as_by_its_launcher(
     number, monkeypatch
 ):

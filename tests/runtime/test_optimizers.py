@@ -264,6 +264,22 @@ class CountsByGradient(torch.optim.SGD):
         return super().step(closure)
 
 
+class OnlyFloat32(torch.optim.SGD):
+    """Does not update tensors of other types."""
+
+    def step(self, closure=None):
+        if any(p.dtype != torch.float32 for p in self.param_groups[0]["params"]):
+            raise TypeError("no float64 here")
+        return super().step(closure)
+
+
+def test_a_class_without_weight_decay_is_refused_where_some_parameters_are_to_have_none():
+    choice = ClassOptions(path="torch.optim.Rprop", decay_1d=False)
+    with pytest.raises(ConfigError, match=r"as optimizer\.decay_1d is false, cannot be used"):
+        choice.rules(torch.float32)
+    assert ClassOptions(path="torch.optim.Rprop").rules(torch.float32)
+
+
 @pytest.mark.parametrize(
     ("path", "options", "is_whole", "message"),
     [
@@ -271,6 +287,13 @@ class CountsByGradient(torch.optim.SGD):
         (f"{__name__}.CountsByGradient", {}, False, "a number for each tensor that depends on"),
         ("torch.optim.Sgd", {}, False, "'torch.optim.Sgd' cannot be imported"),
         ("no_such_package.Lion", {}, False, "'no_such_package.Lion' cannot be imported"),
+        ("torch.optim", {}, False, "'torch.optim' is a module, no class; name a class such as"),
+        ("os.path.join", {}, False, "'os.path.join' is a function, no class"),
+        ("torch.optim.lr_scheduler.StepLR", {}, False, "cannot be used: TypeError"),
+        ("torch.optim.Optimizer", {}, False, "cannot be used: TypeError"),
+        (".", {}, False, "'.' cannot be imported: Empty module name"),
+        (".torch.SGD", {}, False, "'.torch.SGD' cannot be imported"),
+        (f"{__name__}.OnlyFloat32", {}, False, "cannot be tried out in float64: TypeError: no"),
         ("torch.optim.SGD", {"speed": 1.0}, False, "unexpected keyword argument 'speed'"),
         ("torch.optim.LBFGS", {}, False, "cannot be used: "),
         ("torch.optim.Adafactor", {}, False, "set optimizer.whole_matrices = true"),

@@ -1,9 +1,13 @@
 """What a rank does can be read from its file by any other process."""
 
 import os
+import resource
 import time
 from pathlib import Path
 
+import pytest
+
+from arachne.core.errors import ConfigError
 from arachne.runtime.progress import NOT_JUDGED, ProgressFile, RankProgress, read_progress
 from tests.runtime.rank_groups import recorder_alone
 
@@ -24,6 +28,28 @@ def test_a_new_file_says_start_and_holds_the_process(tmp_path: Path):
     seen = read()
     assert (seen.activity, seen.step, seen.launch, seen.pid) == ("start", None, None, os.getpid())
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_file_over_the_limit_on_sizes_is_refused_with_the_limit_and_the_way_to_raise_it(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"may write files of 100,000 bytes.*ulimit -f"):
+            ProgressFile(tmp_path / "p", is_async=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path):
+    with pytest.raises(ConfigError, match="No such file or directory; make room, or set TMPDIR"):
+        ProgressFile(tmp_path / "nothing" / "p", is_async=False)
+
+
+def test_the_room_that_it_takes_is_its_own_from_the_start(tmp_path: Path):
+    watched_alone(tmp_path)
+    found = (tmp_path / "p").stat()
+    assert found.st_blocks * 512 >= found.st_size
 
 
 def test_it_says_what_the_recorder_records_at_the_moment_it_happens(tmp_path: Path):

@@ -1,8 +1,15 @@
 """A rank does one thing at a time, and the recorder knows which."""
 
 import itertools
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,3 +227,69 @@ def test_the_logs_of_two_ranks_tell_who_waited():
         (1, "reduce", 7.0, 8.0, None),
     ]
     assert trace.idle_ratio == pytest.approx(3 / 16)
+
+
+class Issuing(torch.autograd.Function):
+    """Issues a collective in its backward, and runs another backward in it, so deep."""
+
+    @staticmethod
+    def forward(ctx, values, recorder, depth, threads):
+        ctx.saved = recorder, depth, threads
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):  # pyright: ignore[reportIncompatibleMethodOverride]
+        recorder, depth, threads = ctx.saved
+        threads.add(threading.current_thread().name)
+        issue(recorder)
+        if depth:
+            with torch.enable_grad():
+                run_backward(recorder, depth - 1, threads)
+        return gradient, None, None, None
+
+
+def issue(recorder):
+    recorder.issued("all_to_all", (0, 1), 4, "float32")
+
+
+def hand_over(recorder):
+    recorder.handed(Message(source=0, target=1, content="latents", num_elements=4))
+
+
+def run_backward(recorder, depth, threads):
+    values = torch.ones(2, requires_grad=True)
+    Issuing.apply(values, recorder, depth, threads).sum().backward()
+
+
+def raised_in_thread(work, recorder):
+    """What `work` raises in a thread that prefetches."""
+    with ThreadPoolExecutor(thread_name_prefix="prefetch") as pool:
+        return pool.submit(work, recorder).exception()
+
+
+@pytest.mark.parametrize(("work", "name"), [(issue, "all_to_all"), (hand_over, "handoff")])
+def test_no_other_thread_issues_collectives_and_both_are_named(work, name):
+    recorder = recorder_of()
+    work(recorder)
+    message = rf"issued '{name}' in thread 'prefetch_0', .* belong to thread 'MainThread'"
+    assert re.search(message, str(raised_in_thread(work, recorder)))
+
+
+def write_threads_of_backward():
+    """How many threads issued, and what was issued; beyond 60 backward passes within each other
+    autograd goes on in a thread of its own, as it does on GPUs."""
+    recorder, threads = recorder_of(), set()
+    recorder.keeps_ledger = True
+    run_backward(recorder, 65, threads)
+    sys.stdout.write(f"{len(threads)} {len(recorder.ledger)}")
+
+
+def test_autograd_may_issue_in_a_thread_of_its_own():
+    # In a new interpreter: a process in which autograd has threads can neither be forked nor trust
+    # its autograd after having been.
+    code = f"from {__name__} import {write_threads_of_backward.__name__} as run; run()"
+    root = Path(__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert found.stdout.split() == ["2", "66"]

@@ -57,8 +57,28 @@ def test_a_folder_goes_with_its_run_and_others_only_once_all_that_used_them_have
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_others_stay(tmp_path):
-    (tmp_path / "arachne-test-without-a-lock").mkdir()
+def test_what_a_kill_left_without_its_files_goes_too_and_what_is_no_folder_of_ours_stays(tmp_path):
+    (tmp_path / "arachne-test-half-removed").mkdir()
     (tmp_path / "arachne-test-file").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "arachne-test-link").symlink_to(tmp_path / "elsewhere")
     RunFolder("arachne-test-").remove()
-    assert len(list(tmp_path.iterdir())) == 2
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["arachne-test-file", "arachne-test-link", "elsewhere"]
+
+
+def test_a_folder_that_is_swept_up_before_it_is_held_is_made_again(tmp_path, monkeypatch):
+    made: list[str] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def swept_once(prefix: str) -> str:
+        made.append(mkdtemp(prefix=prefix))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
+    folder = RunFolder("arachne-test-")
+    assert folder.path.is_dir()
+    assert len(made) == 2
+    folder.remove()

@@ -8,7 +8,8 @@ import torch
 from arachne.runtime import collectives
 from arachne.runtime.attention_split import AttentionSplit, split_sizes
 from arachne.runtime.launcher import run_ranks
-from arachne.runtime.split_attention import keys_by_member, local_attention, split_attention
+from arachne.runtime.local_attention import local_attention
+from arachne.runtime.split_attention import keys_by_member, split_attention
 from tests.runtime.rank_groups import open_groups
 
 LENGTHS = {

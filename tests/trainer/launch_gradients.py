@@ -33,13 +33,18 @@ def launch_errors(
     expected = torch.autograd.grad(
         expected_losses.sum(), list(plain.parameters()), materialize_grads=True
     )
-    kind = {"ddpm": Ddpm, "flow_matching": FlowMatching}[family_named(model.family.name).objective]
+    settings, family = ObjectiveSettings(), family_named(model.family.name)
+    objective = (
+        FlowMatching(settings=settings)
+        if family.objective == "flow_matching"
+        else Ddpm(settings=settings, auto_snr_shift=family.snr_shift)
+    )
     install(model.module, model.layout)
     with sequence_parallel(group):
         losses = clip_losses(
             model,
             samples,
-            objective=kind(settings=ObjectiveSettings()),
+            objective=objective,
             null_text=torch.zeros(model.shape.text_rows, model.shape.text_size),
             device=torch.device("cpu"),
             dtype=torch.float64,

@@ -3,12 +3,15 @@
 Nothing of Arachne is called here: the class's own forward, diffusers' own schedulers.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from diffusers import CogVideoXDDIMScheduler, FlowMatchEulerDiscreteScheduler
-from diffusers.models.embeddings import get_3d_rotary_pos_embed
-from diffusers.pipelines.cogvideo.pipeline_cogvideox import get_resize_crop_region_for_grid
+from diffusers import (
+    CogVideoXDDIMScheduler,
+    CogVideoXPipeline,
+    FlowMatchEulerDiscreteScheduler,
+)
 from torch import Tensor
 
 
@@ -16,7 +19,7 @@ def plain_loss(
     family: str, module: Any, clean: Tensor, noise: Tensor, text: Tensor, mask: Tensor, index: int
 ) -> Tensor:
     """Mean squared error of one clip, at the scheduler's timestep `index`; float64."""
-    if family == "cogvideox":
+    if family.startswith("cogvideox"):
         return cogvideox_loss(module, clean, noise, text, index)
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     timestep = scheduler.timesteps[index : index + 1]
@@ -31,33 +34,52 @@ def plain_loss(
 
 def level_of(family: str, index: int) -> float:
     """The level at which Arachne has the same step: sigma, or timestep / 1000."""
-    if family == "cogvideox":
+    if family.startswith("cogvideox"):
         return index / 1000
     return float(FlowMatchEulerDiscreteScheduler(shift=3.0).sigmas[index])
 
 
 def cogvideox_loss(
-    module: Any, clean: Tensor, noise: Tensor, text: Tensor, timestep: int
+    module: Any,
+    clean: Tensor,
+    noise: Tensor,
+    text: Tensor,
+    timestep: int,
+    first: Tensor | None = None,
 ) -> Tensor:
     """As diffusers' script trains it: x0 from the predicted velocity, weighted by 1 / (1 - a)."""
+    has_rotary = module.config.use_rotary_positional_embeddings
     scheduler = CogVideoXDDIMScheduler(
-        prediction_type="v_prediction", rescale_betas_zero_snr=True, snr_shift_scale=1.0
+        prediction_type="v_prediction",
+        rescale_betas_zero_snr=True,
+        snr_shift_scale=1.0 if has_rotary else 3.0,
     )
     timesteps = torch.tensor([timestep])
     clean, noise = clean.transpose(1, 2), noise.transpose(1, 2)
     noisy = scheduler.add_noise(clean, noise, timesteps)
-    frames, _, height, width = noisy.shape[1:]
-    base = module.config.sample_width // 2, module.config.sample_height // 2
-    rotary = get_3d_rotary_pos_embed(
-        embed_dim=module.config.attention_head_dim,
-        crops_coords=get_resize_crop_region_for_grid((height // 2, width // 2), *base),
-        grid_size=(height // 2, width // 2),
-        temporal_size=frames,
-    )
-    output = module(noisy, text, timesteps.double(), image_rotary_emb=rotary, return_dict=False)[0]
+    seen = noisy if first is None else torch.cat([noisy, first.transpose(1, 2)], dim=2)
+    output = module(
+        seen,
+        text,
+        timesteps.double(),
+        ofs=None if first is None else torch.tensor([2.0], dtype=text.dtype),
+        image_rotary_emb=cogvideox_rotary(module, *noisy.shape) if has_rotary else None,
+        return_dict=False,
+    )[0]
     predicted = scheduler.get_velocity(output, noisy, timesteps)
     weight = 1.0 / (1.0 - scheduler.alphas_cumprod[timesteps])
     return (weight.view(-1, 1, 1, 1, 1) * (predicted - clean).pow(2)).mean()
+
+
+def cogvideox_rotary(module: Any, *sizes: int) -> Any:
+    """What the pipeline makes for latents [B, F, C, H, W]."""
+    config: Any = module.config
+    pipeline = SimpleNamespace(
+        vae_scale_factor_spatial=8, transformer=SimpleNamespace(config=config)
+    )
+    return CogVideoXPipeline._prepare_rotary_positional_embeddings(
+        pipeline, 8 * sizes[3], 8 * sizes[4], sizes[1], torch.device("cpu")
+    )
 
 
 def wan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
@@ -70,8 +92,18 @@ def hunyuan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Te
     return module(noisy, timestep, words, mask, pooled, guidance, return_dict=False)[0]
 
 
-def hunyuan15(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+def hunyuan15(
+    module: Any,
+    noisy: Tensor,
+    timestep: Tensor,
+    text: Tensor,
+    mask: Tensor,
+    first: Tensor | None = None,
+    image: Tensor | None = None,
+) -> Tensor:
     condition = torch.zeros(1, noisy.shape[1] + 1, *noisy.shape[2:], dtype=noisy.dtype)
+    if first is not None:
+        condition[:, :-1], condition[:, -1, 0] = first, 1.0
     return module(
         torch.cat([noisy, condition], dim=1),
         timestep,
@@ -79,7 +111,7 @@ def hunyuan15(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: 
         mask,
         encoder_hidden_states_2=torch.zeros(1, 3, 1472, dtype=text.dtype),
         encoder_attention_mask_2=torch.zeros(1, 3, dtype=text.dtype),
-        image_embeds=torch.zeros(1, 2, 1152, dtype=text.dtype),
+        image_embeds=torch.zeros(1, 2, 1152, dtype=text.dtype) if image is None else image,
         return_dict=False,
     )[0]
 

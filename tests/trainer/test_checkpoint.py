@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from arachne.core.errors import CheckpointError
 from arachne.trainer.checkpoint import Keep, commit, prune, write_shard
-from arachne.trainer.checkpoint_files import Chunk, TrainState
+from arachne.trainer.checkpoint_files import Chunk, TrainState, sha256_of
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
 
 KINDS = ("master", "exp_avg", "exp_avg_sq")
@@ -283,6 +283,44 @@ def test_pruning_names_what_it_deleted(tmp_path):
     for step in (5, 10, 15):
         _save(tmp_path, step)
     assert prune(tmp_path, Keep(newest=1), newest_step=15) == ("step-000010", "step-000005")
+
+
+def test_of_a_linked_checkpoint_the_link_goes(tmp_path):
+    moved = tmp_path / "elsewhere"
+    _save(tmp_path, 5).rename(moved)
+    (tmp_path / "checkpoints" / "step-000005").symlink_to(moved)
+    _save(tmp_path, 10, keep=1)
+    assert _names(tmp_path) == ["step-000010"]
+    assert (moved / "index.json").is_file()
+
+
+def test_what_cannot_be_pruned_is_said_beside_what_is_whole(tmp_path, monkeypatch):
+    def refused(path):
+        raise OSError(5, "Input/output error", str(path))
+
+    _save(tmp_path, 5)
+    monkeypatch.setattr("arachne.trainer.checkpoint_files.shutil.rmtree", refused)
+    with pytest.raises(CheckpointError, match=r"step-000010 in .* is whole, but .*Input/output"):
+        _save(tmp_path, 10, keep=1)
+    verified(tmp_path / "checkpoints" / "step-000010")
+
+
+def test_a_file_of_another_size_is_not_read_to_its_end(tmp_path, monkeypatch):
+    path = _save(tmp_path, 5)
+    file = path / "shard-00000.safetensors"
+    with file.open("r+b") as opened:
+        opened.truncate(2**40)
+    monkeypatch.setattr("arachne.trainer.checkpoint_reader.sha256_of", checked_size(file.stat()))
+    with pytest.raises(CheckpointError, match="found 1099511627776 bytes, needed"):
+        verified(path)
+
+
+def checked_size(large):
+    def sha256(path):
+        assert path.stat().st_size < large.st_size, "it would take an hour"
+        return sha256_of(path)
+
+    return sha256
 
 
 def test_a_full_disk_is_one_line_with_the_folder(tmp_path, monkeypatch):

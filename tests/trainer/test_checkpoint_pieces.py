@@ -51,6 +51,10 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     r"end at byte 1000003000 of": lambda index: piece(index)["extent"].update(start_byte=10**9),
     r"names 1 shard, needed one of each of 2 ranks": lambda index: index["shards"].pop(),
     r"names 2 shards, needed one of each of 3": lambda index: index["state"].update(world_size=3),
+    r"needed one of each of 4,611,686,018,427,387,904": lambda index: index["state"].update(
+        world_size=2**62
+    ),
+    r"about 2\^18600 elements": lambda index: index["parameters"].update({"more": [2**62] * 300}),
 }
 
 
@@ -63,6 +67,12 @@ def test_pieces_that_are_not_every_parameter_once_are_refused_and_said(run_dir, 
     assert newest(run_dir, skipped.append).name == "step-000020"
     (line,) = skipped
     assert line.startswith(f"skipped: checkpoint {NEWEST}: index.json")
+
+
+def test_a_name_that_would_move_a_terminal_s_cursor_is_written_out(run_dir):
+    path = edited(run_dir, lambda index: index["parameters"].update({"a\n\x1b[2Jb": [7]}))
+    with pytest.raises(CheckpointError, match=r"master of a\\n\\x1b\[2Jb needs 7 elements"):
+        verified(path)
 
 
 def renamed(index: Any) -> None:

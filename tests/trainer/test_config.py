@@ -44,7 +44,7 @@ def test_four_settings_are_enough(path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("planner.stpes=3", "run.toml: unknown setting 'planner.stpes'; known here: "),
+        ("planner.stpes=3", "--set planner.stpes: unknown setting 'planner.stpes'; known here: "),
         ("planner.iteration=3", "'planner.iteration'; did you mean 'planner.iterations'?"),
         ("optimiser.lr=1", "unknown setting 'optimiser'; did you mean 'optimizer'?"),
         ("optimizer.max_gradnorm=1", "did you mean 'optimizer.max_grad_norm'?"),
@@ -77,7 +77,7 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
         ("run.seed=-1", "run.seed is -1; it must be at least 0"),
         ("run.timeout_s=nan", "run.timeout_s is nan; it must be at least 1"),
         ("run.device=tpu", "run.device: "),
-        ("run.steps=many", "run.toml: run.steps: expected int, got str"),
+        ("run.steps=many", "--set run.steps: expected int, got str"),
         ("data.fps=0", "data.fps is 0.0; it must be between 0.1 and 240"),
         ("data.resolution=8", "data.resolution is 8; it must be at least 16"),
         ("data.resolution=[480, 8]", "data.resolution is 8; it must be at least 16"),
@@ -114,6 +114,11 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
             "model.dtype: invalid enum value 'bfloat6'; did you mean 'bfloat16'",
         ),
         (
+            "model.attention=flash4",
+            "unknown model.attention 'flash4'; did you mean 'flash'? choose",
+        ),
+        ("model.attention=sage", "'auto', 'cudnn', 'flash', 'flash3', 'math' or 'diffusers:"),
+        (
             "validation.prompts=a",
             'validation.prompts: expected array, got str; write a list, as ["a',
         ),
@@ -124,6 +129,17 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
         ("objective.prediction=noise", "objective.prediction is a setting of ddpm, and this run"),
         ("objective.caption_dropout=-0.1", "objective.caption_dropout is -0.1"),
         ("objective.shift=0", "objective.shift is 0.0; it must be above 0"),
+        (
+            "run.seed=99999999999999999999",
+            "run.seed is 99,999,999,999,999,999,999; it must be at most 9,223,372,036,854,775,807",
+        ),
+        (f"run.steps={'9' * 400}", "run.steps is a number of 400 digits; it must be at most 1,"),
+        ("objective.shift=1e4", "objective.shift is 10000; it must be at most 1000"),
+        ("objective.shift=1e-4", "objective.shift is 0.0001; it must be at least 0.001"),
+        ("objective.snr_shift=1e4", "objective.snr_shift is 10000; it must be at most 1000"),
+        ("objective.logit_std=1e-200", "objective.logit_std is 1e-200; it must be at least 0.001"),
+        ("objective.shift_exponents=[-8.0, 1.0]", "objective.shift_exponents is -8.0; it must be"),
+        ("objective.max_shift=1e4", "objective.max_shift is 10000; it must be at most 1000"),
         ("batch.clips=-1", "batch.clips is -1; it must be at least 0"),
         ("planner.stack_tokens=-1", "planner.stack_tokens is -1; it must be at least 0"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas holds 1.0; each must be in [0, 1)"),
@@ -132,6 +148,7 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
         ("checkpoint.keep=-1", "checkpoint.keep is -1; it must be at least 0"),
         ("validation.noises=0", "validation.noises is 0; it must be at least 1"),
         ("logging.every=0", "logging.every is 0; it must be at least 1"),
+        ("data.cache=s3://bucket/cache", "data.cache is 's3://bucket/cache', an address"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_its_dotted_name(path, override, words):

@@ -25,7 +25,7 @@ def scheduler_of(objective: Ddpm) -> CogVideoXDDIMScheduler:
     settings = objective.settings
     return CogVideoXDDIMScheduler(
         prediction_type=PREDICTIONS[settings.prediction],
-        snr_shift_scale=settings.snr_shift,
+        snr_shift_scale=1.0 if settings.snr_shift == "auto" else settings.snr_shift,
         rescale_betas_zero_snr=settings.zero_terminal_snr,
         timestep_spacing="trailing",
         clip_sample=False,

@@ -140,6 +140,22 @@ def test_a_run_goes_on_as_one_over_changing_worlds(clips, tmp_path, dtype, parts
         assert np.linalg.norm(found - needed) <= error * np.linalg.norm(needed), kind
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "steps", "error"), [("float32", 2, 1e-5), ("float64", 10, 1e-9)])
+def test_sixteen_pairs_of_worlds_go_on_with_the_losses_of_one(clips, tmp_path, dtype, steps, error):
+    config = with_manifest(tiny_config(clips, tmp_path / "one", steps=3 + steps, dtype=dtype))
+    (whole,) = run_ranks(1, part_of_a_run, (config, {"resume": False}))
+    for before in range(1, 5):
+        first = moved(config, tmp_path / f"{before}")
+        run_ranks(before, part_of_a_run, (changed(first, "run", steps=3), {"resume": False}))
+        for after in range(1, 5):
+            folder = tmp_path / f"{before}-{after}"
+            shutil.copytree(tmp_path / f"{before}", folder)
+            part = run_ranks(after, part_of_a_run, (moved(config, folder), {"resume": True}))[0]
+            assert part.clips == whole.clips[3:]
+            assert part.losses == pytest.approx(whole.losses[3:], rel=error), (before, after)
+
+
 def without_one(world: World, config: RunConfig, options: dict[str, Any]) -> Part:
     """The first clip is not there any more."""
     init = TrainingData.__init__

@@ -5,6 +5,7 @@ Shape suffixes: those of `arachne.models.interface`.
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import diffusers
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
+from arachne.models import hunyuan_video15
 from arachne.models.diffusers_module import build_transformer, load_transformer
 from arachne.models.first_frame import FirstFrameEncoder
 from arachne.models.interface import FirstFrames
@@ -45,7 +47,7 @@ from tests.models.tiny_transformers import tiny_inputs, tiny_shape
 from tests.runtime.rank_groups import open_groups
 from tests.runtime.tiny_wan import float64_everywhere
 from tests.trainer.launch_gradients import launch_errors
-from tests.trainer.plain_steps import FORWARDS, level_of, wan
+from tests.trainer.plain_steps import FORWARDS, cogvideox_loss, hunyuan15, level_of, wan
 from tests.trainer.test_families_train import config_of
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
 
@@ -56,7 +58,15 @@ SMALL = Bucket(width=32, height=16, frames=5)
 IMAGE = {"image_size": 6, "image_tokens": 3, "text_tokens": 512}
 """Of models that attend to an image: diffusers' class counts on 512 text tokens."""
 
-CASES = {"wan": {}, "wan and CLIP": IMAGE, "skyreels_v2 and CLIP": IMAGE, "wan_5b": {}, "ltx": {}}
+CASES = {
+    "wan": {},
+    "wan and CLIP": IMAGE,
+    "skyreels_v2 and CLIP": IMAGE,
+    "wan_5b": {},
+    "ltx": {},
+    "cogvideox15": {},
+    "hunyuan_video15": {"image_size": 1152, "image_tokens": 2},
+}
 
 
 def tiny_model(case, dtype=torch.float64):
@@ -134,7 +144,7 @@ def errors_of(group, case):
                 image_states=None if first.states is None else first.states[clip].numpy(),
             ),
             noise=noise[clip],
-            sigma=level_of("wan", index),
+            sigma=level_of(model.family.name, index),
             has_caption=True,
         )
         for clip, index in enumerate(INDICES)
@@ -147,6 +157,15 @@ def errors_of(group, case):
             for array in (arrays.latents, arrays.text, arrays.first_latents, arrays.image_states)
         )
         noise_of_clip, index = samples[clip].noise.double()[None], INDICES[clip]
+        if model.family.name == "cogvideox15":
+            return cogvideox_loss(plain, clean, noise_of_clip, text, index, first_latents)
+        if model.family.name == "hunyuan_video15":
+            words = (torch.arange(text.shape[1]) <= text[0].any(dim=1).nonzero().max())[None]
+            scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+            noisy = scheduler.scale_noise(clean, scheduler.timesteps[[index]], noise_of_clip)
+            level = scheduler.sigmas[[index]].double() * 1000.0
+            predicted = hunyuan15(plain, noisy, level, text, words, first_latents, states)
+            return (predicted - (noise_of_clip - clean)).pow(2).mean()
         if not keeps:
             return plain_loss(plain, clean, noise_of_clip, text, first_latents, states, index)
         forward = FORWARDS[model.family.name]
@@ -157,7 +176,7 @@ def errors_of(group, case):
 
 def errors_of_cases(world):
     _, groups = open_groups(world)
-    with float64_everywhere():
+    with float64_everywhere(), patch.object(hunyuan_video15, "GLYPH_TOKENS", 3):
         return {case: errors_of(groups.world, case) for case in CASES}
 
 
@@ -238,7 +257,7 @@ def ltx_video(model, vae, size):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if "15" not in case])
 def test_a_video_is_drawn_as_the_family_s_pipeline_draws_it(tmp_path: Path, case, guidance):
     model = tiny_model(case, torch.float32)
     model.module.eval()
@@ -364,6 +383,10 @@ def test_what_cannot_be_image_to_video_is_refused(tmp_path):
         ModelSettings(family="mochi", image_to_video=True)
     with pytest.raises(ConfigError, match="but nothing looks at images"):
         ModelSettings(family="ltx", image_to_video=True, image_encoder="clip")
+    with pytest.raises(ConfigError, match="but nothing looks at images"):
+        ModelSettings(family="cogvideox15", image_to_video=True, image_encoder="clip")
+    with pytest.raises(ConfigError, match=r"name its folder as model\.image_encoder"):
+        ModelSettings(family="hunyuan_video15", image_to_video=True)
     with pytest.raises(ConfigError, match=r"image_encoder is 'clip', but nothing looks at images"):
         ModelSettings(image_encoder="clip")
     config = tiny_config(tmp_path, tmp_path)

@@ -1,7 +1,7 @@
 """Noise levels: how they are distributed, shifted, shared out over a step, and weighted."""
 
 from dataclasses import replace
-from math import exp, log, pi
+from math import exp, inf, log, pi
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arachne.core.errors import ConfigError
+from arachne.trainer.ddpm import Ddpm
 from arachne.trainer.flow_matching import FlowMatching
 from arachne.trainer.noise_levels import shift_of, shifted_sigma
 from arachne.trainer.randomness import draw_clip
-from arachne.trainer.settings.objective import ObjectiveSettings
+from arachne.trainer.settings.objective import LEAST_SHIFT, MOST_SHIFT, ObjectiveSettings
 
 SAMPLINGS = ("uniform", "logit_normal", "mode")
 
@@ -167,6 +168,54 @@ def test_the_weight_of_a_clean_clip_is_finite():
     assert flow(loss_weighting="logit_normal").loss_weight(1.0, 1) == 0.0
 
 
+@given(
+    values=st.fixed_dictionaries(
+        {
+            "shift": st.sampled_from(["auto", LEAST_SHIFT, MOST_SHIFT, 3.0]),
+            "timestep_sampling": st.sampled_from(SAMPLINGS),
+            "stratified": st.booleans(),
+            "timestep_range": st.sampled_from([(0.0, 1.0), (0.0, 1e-9), (0.999999999, 1.0)]),
+            "loss_weighting": st.sampled_from(["none", "logit_normal", "cosmap", "sigma_sqrt"]),
+        }
+    ),
+    std=st.sampled_from([1e-3, 1.0, 1e3]),
+    mean=st.sampled_from([-100.0, 0.0, 100.0]),
+    line=st.sampled_from([(-6.9, 6.9), (0.0, 1.0), (6.9, 6.9)]),
+    tokens=st.sampled_from([1, 1000, 10**7]),
+    step=st.integers(0, 50),
+)
+def test_every_setting_that_is_accepted_has_finite_levels_and_weights(
+    values, std, mean, line, tokens, step
+):
+    if "logit_normal" in (values["timestep_sampling"], values["loss_weighting"]):
+        values = values | {"logit_std": std, "logit_mean": mean}
+    if values["shift"] == "auto":
+        values |= {"max_shift": MOST_SHIFT, "shift_tokens": (1000, 1001), "shift_exponents": line}
+    objective = flow(**values)
+    draw = draw_clip(seed=0, step=step, slot=0, shape=(), num_strata=2)
+    low, high = values["timestep_range"]
+    for level in (objective.level(draw, tokens), objective.even_level(0.5, tokens)):
+        assert low - 1e-12 <= level <= high + 1e-12
+        assert 0.0 <= objective.loss_weight(level, tokens) < inf
+
+
+@pytest.mark.parametrize("prediction", ["v", "noise", "clean"])
+@pytest.mark.parametrize("snr_shift", [LEAST_SHIFT, MOST_SHIFT])
+@pytest.mark.parametrize("zero_terminal_snr", [False, True])
+def test_every_timestep_of_ddpm_has_a_finite_weight(prediction, snr_shift, zero_terminal_snr):
+    settings = ObjectiveSettings(
+        snr_shift=snr_shift,
+        zero_terminal_snr=zero_terminal_snr,
+        prediction=prediction,
+        loss_weighting="min_snr",
+    )
+    if prediction == "noise" and zero_terminal_snr:
+        return  # refused by `check`
+    settings.check("ddpm")
+    weights = [Ddpm(settings=settings).loss_weight(t / 1000, 1) for t in range(1000)]
+    assert all(0.0 <= weight < inf for weight in weights)
+
+
 def test_uniform_sampling_with_logit_normal_weights_has_the_loss_of_logit_normal_sampling():
     """Whatever the error at a level is, and whatever the shift."""
     shape = {"logit_mean": 0.4, "logit_std": 0.8, "shift": 3.0, "stratified": True}
@@ -201,6 +250,7 @@ def test_settings_of_the_other_kind_are_refused():
         ConfigError, match=r"objective\.snr_shift is a setting of ddpm, and this run"
     ):
         ObjectiveSettings(snr_shift=3.0).check("flow_matching")
+    ObjectiveSettings(snr_shift=1.0).check("flow_matching")  # as runs of former versions hold it
     with pytest.raises(ConfigError, match=r"objective\.shift is a setting of flow_matching"):
         ObjectiveSettings(shift="auto").check("ddpm")
     with pytest.raises(

@@ -173,6 +173,24 @@ def test_a_run_trains_what_its_family_was_trained_on_unless_it_says_otherwise(
     assert type(objective_of(config)) is expected
 
 
+@pytest.mark.parametrize(
+    ("family", "snr_shift", "expected"),
+    [("cogvideox", "auto", 1.0), ("cogvideox_2b", "auto", 3.0), ("cogvideox_2b", 2.0, 2.0)],
+)
+def test_signal_to_noise_ratios_are_the_familys_unless_the_run_says_otherwise(
+    family, snr_shift, expected
+):
+    config = RunConfig(
+        run=RunSettings(dir="run", steps=1),
+        data=DataSettings(path="clips", cache="cache"),
+        model=ModelSettings(family=family),
+        objective=ObjectiveSettings(snr_shift=snr_shift),
+    )
+    level_B = torch.tensor([0.5], dtype=torch.float64)
+    kept = float(kept_signal(expected, True)[500])
+    assert float(objective_of(config).mixture(level_B).clean) == pytest.approx(kept**0.5)
+
+
 def test_a_setting_that_the_familys_objective_ignores_is_refused():
     with pytest.raises(ConfigError, match="this run trains ddpm; leave it out, or set objective"):
         RunConfig(

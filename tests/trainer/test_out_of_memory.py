@@ -245,5 +245,7 @@ def test_an_estimate_is_raised_beyond_the_limit_but_at_most_doubled():
 def test_a_report_that_cannot_be_read_ends_the_run_in_one_line(config):
     path = Path(config.run.dir) / "out-of-memory-1-launch-0.json"
     path.write_text("{")
-    with pytest.raises(DataError, match=r"report '.*out-of-memory-1-launch-0.json' cannot be read"):
+    with pytest.raises(
+        DataError, match=r"report '.*out-of-memory-1-launch-0.json' cannot be read.*; delete it"
+    ):
         run_ranks(1, run_until_full, (config, None, False))

@@ -11,6 +11,7 @@ import torch
 from diffusers import CogVideoXDDIMScheduler, FlowMatchEulerDiscreteScheduler
 
 from arachne.core.families import family_named
+from arachne.core.families.hunyuan_video15 import GLYPH_SIZE, GLYPH_TOKENS
 from arachne.models.diffusers_module import diffusers_class
 from arachne.models.text_padding import word_mask
 from arachne.trainer.ddpm import Ddpm
@@ -36,6 +37,7 @@ def parts_of(name: str, num_clips: int = 1) -> SimpleNamespace:
     noise, _, text = tiny_inputs(model, num_clips, torch.float32)
     geometry = family_named(name).geometry
     frames, height, width = noise.shape[2:]
+    frames -= geometry.patch[0] - 1  # the first ones are dropped before decoding
     return SimpleNamespace(
         model=model,
         noise=noise,
@@ -112,8 +114,10 @@ def test_wan_is_sampled_as_its_pipeline_samples(name, pipeline, guidance):
 
 
 @pytest.mark.parametrize("guidance", [1.0, 5.0])
-def test_cogvideox_is_sampled_as_its_pipeline_samples(guidance):
-    parts = parts_of("cogvideox")
+@pytest.mark.parametrize("name", ["cogvideox", "cogvideox_2b", "cogvideox15"])
+def test_cogvideox_is_sampled_as_its_pipeline_samples(name, guidance):
+    parts = parts_of(name)
+    snr_shift = family_named(name).snr_shift
     made = diffusers.CogVideoXPipeline(
         tokenizer=None,
         text_encoder=None,
@@ -122,7 +126,7 @@ def test_cogvideox_is_sampled_as_its_pipeline_samples(guidance):
         scheduler=CogVideoXDDIMScheduler(
             prediction_type="v_prediction",
             rescale_betas_zero_snr=True,
-            snr_shift_scale=1.0,
+            snr_shift_scale=snr_shift,
             timestep_spacing="trailing",
             clip_sample=False,
         ),
@@ -134,7 +138,8 @@ def test_cogvideox_is_sampled_as_its_pipeline_samples(guidance):
         negative_prompt_embeds=parts.null,
         guidance_scale=guidance,
     )
-    steps = Ddpm(settings=ObjectiveSettings()).sampler_steps(NUM_STEPS, 25)
+    objective = Ddpm(settings=ObjectiveSettings(), auto_snr_shift=snr_shift)
+    steps = objective.sampler_steps(NUM_STEPS, 25)
     check(found.transpose(1, 2), ours(parts, steps, guidance))
 
 
@@ -254,6 +259,31 @@ def test_hunyuan_video_is_sampled_as_its_pipeline_samples():
     )
     steps = FlowMatching(settings=ObjectiveSettings(shift=7.0)).sampler_steps(NUM_STEPS, 25)
     check(found, ours(parts, steps, 1.0))
+
+
+@pytest.mark.parametrize("guidance", [1.0, 5.0])
+def test_hunyuan_video15_is_sampled_as_its_pipeline_samples(guidance):
+    """Its caption quotes no words, so that all glyph tokens are masked."""
+    parts = parts_of("hunyuan_video15")
+    made = diffusers.HunyuanVideo15Pipeline(
+        text_encoder=None,
+        tokenizer=None,
+        transformer=parts.model.module,
+        vae=parts.vae,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=SHIFT),
+        text_encoder_2=None,
+        tokenizer_2=None,
+        guider=diffusers.ClassifierFreeGuidance(guidance_scale=guidance),
+    )
+    glyphs = torch.zeros(1, GLYPH_TOKENS, GLYPH_SIZE), torch.zeros(1, GLYPH_TOKENS)
+    inputs = {}
+    for kind, states in (("", parts.text), ("negative_", parts.null)):
+        inputs[f"{kind}prompt_embeds"] = states
+        inputs[f"{kind}prompt_embeds_mask"] = word_mask(states)
+        inputs[f"{kind}prompt_embeds_2"], inputs[f"{kind}prompt_embeds_mask_2"] = glyphs
+    found = theirs(made, parts, **inputs)
+    steps = FlowMatching(settings=ObjectiveSettings(shift=SHIFT)).sampler_steps(NUM_STEPS, 25)
+    check(found, ours(parts, steps, guidance))
 
 
 def test_mochis_pipeline_makes_what_our_sampler_makes_on_its_schedule():

@@ -8,18 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arachne.core.batch import Batch, BatchClip
 from arachne.core.blocks import plan_blocks
+from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade
 from arachne.core.errors import ConfigError, InfeasibleError
 from arachne.core.families import family_named
 from arachne.core.plan import Plan
 from arachne.core.plan_rules import check_placed_plan
+from arachne.cost.cluster_files import load_cluster
+from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
+from arachne.cost.training_state import TrainingState
 from arachne.planner import tree
 from arachne.planner.budget import iterations_within
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import PLANNERS
 from arachne.planner.static_sp import plan_static_sp
+from arachne.simulator.simulate import simulate
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning import PlanRequest, placed_plan, plan_batch, run_costs, run_request
 from arachne.trainer.settings.data import DataSettings
@@ -177,7 +183,13 @@ def requests_on_odd_nodes(draw):
     num_gpus = per_node * num_nodes
     speeds = draw(st.sampled_from([(), tuple(0.5 if i % 5 == 2 else 1.0 for i in range(num_gpus))]))
     costs = costs_of(num_gpus, memory_bytes=64e9)
-    cluster = replace(costs.cluster, num_nodes=num_nodes, gpus_per_node=per_node, speeds=speeds)
+    cluster = replace(
+        costs.cluster,
+        num_nodes=num_nodes,
+        gpus_per_node=per_node,
+        nics_per_node=draw(st.sampled_from([0, 1, 2])),
+        speeds=speeds,
+    )
     batch = batch_of(*draw(st.lists(st.sampled_from(BUCKETS), min_size=1, max_size=6)))
     if draw(st.booleans()):
         batch = encoded(batch, ("vae",))
@@ -203,6 +215,51 @@ def test_placed_plans_keep_to_groups_that_a_runtime_has_and_no_baseline_is_short
 
     for plan in placed.values():
         assert {launch.ranks for launch in plan.launches if launch.degree > 1} <= groups
-    if cluster.gpus_per_node in (6, 7):
-        shortest_s = min(plan.makespan_s for plan in placed.values())
-        assert placed["arachne"].makespan_s <= shortest_s * (1.0 + 1e-9)
+    if cluster.gpus_per_node in (6, 7) or cluster.shares_nics:
+        seconds = {name: simulate(plan, request.costs).makespan_s for name, plan in placed.items()}
+        assert seconds["arachne"] <= min(seconds.values()) * (1.0 + 1e-9)
+
+
+def test_where_nodes_share_a_nic_the_shortest_is_that_which_sends_least_at_once():
+    model = replace(
+        family_named("hunyuan_video").presets["hunyuanvideo-13b"],
+        num_layers=3,
+        num_single_layers=1,
+        num_heads=6,
+        ffn_size=12288,
+    )
+    cpu = load_cluster("cpux1")
+    cluster = replace(
+        cpu,
+        num_nodes=4,
+        gpus_per_node=8,
+        nics_per_node=1,
+        device=replace(cpu.device, launch_s=0.2),
+        inter_node=replace(cpu.inter_node, latency_s=4e-5, bandwidth_bytes_per_s=4e9),
+    )
+    costs = CostModel(
+        model=model,
+        cluster=cluster,
+        element_bytes=4,
+        state=TrainingState(gradients="bfloat16"),
+        options=CostOptions(recompute="auto", ring="none", needs_heads=True),
+    )
+    shapes = [
+        *("480x320x81", "128x128x1", "480x320x81", "640x384x33"),
+        *("128x128x1", "640x384x33", "640x384x33"),
+    ]
+    num_tokens = family_named("hunyuan_video").geometry.num_tokens
+    buckets = map(Bucket.parse, shapes)
+    clips = tuple(
+        BatchClip(name=str(slot), bucket=bucket, num_tokens=num_tokens(bucket))
+        for slot, bucket in enumerate(buckets)
+    )
+    batch = Batch(step=0, clips=clips)
+
+    def simulated_s(planner: str) -> float:
+        request = PlanRequest(
+            batch=batch, costs=costs, planner=planner, stack_tokens=0, seed=7, iterations=400
+        )
+        return simulate(plan_batch(request), costs).makespan_s
+
+    assert simulated_s("arachne") <= simulated_s("static_degree_longest_first")

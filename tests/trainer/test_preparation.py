@@ -32,9 +32,9 @@ def prepared_on(world: World, config: RunConfig) -> Result:
     stored: list[str] = []
     put = cache.LatentCache.put
 
-    def counted(self: Any, key: str, array: Any) -> None:
+    def counted(self: Any, key: str, array: Any, **options: Any) -> None:
         stored.append(key)
-        put(self, key, array)
+        put(self, key, array, **options)
 
     cache.LatentCache.put = counted
     result = prepare(

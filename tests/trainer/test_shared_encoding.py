@@ -20,9 +20,11 @@ from arachne.trainer.config import RunConfig
 from arachne.trainer.online_encoders import with_everything_missing
 from arachne.trainer.online_steps import online_steps
 from arachne.trainer.planning import run_encoders
+from arachne.trainer.resting_encoder import RestingEncoder
 from arachne.trainer.step import run_step
 from tests.data.media import Look, write_video
 from tests.models.tiny_autoencoders import save_tiny_autoencoder
+from tests.trainer.test_resting_encoder import places
 from tests.trainer.tiny_runs import (
     changed,
     step_batch,
@@ -125,6 +127,40 @@ def test_however_many_ranks_encode_a_clip_it_trains_to_the_same_bit(config):
         assert [found[3] for found in by_rank] == parts
         for loss, norm_here, *_ in by_rank:
             assert (loss, norm_here) == (alone, norm)
+
+
+def moved(world: World, config: RunConfig) -> tuple[Any, list[str]]:
+    """What `trained` gives on this rank, and what its autoencoder did; captions are hashed."""
+    happened: list[str] = []
+    wake, rest = RestingEncoder.wake, RestingEncoder.rest
+
+    def noted(move: Any, name: str) -> Any:
+        def moving(self: Any) -> None:
+            before = places(self._encoder)
+            move(self)
+            if places(self._encoder) != before:
+                happened.append(name)
+
+        return moving
+
+    RestingEncoder.wake, RestingEncoder.rest = noted(wake, "wake"), noted(rest, "rest")
+    encode_tile = PretrainedVideoEncoder.encode_tile
+
+    def encoding(self: Any, frames: np.ndarray, index: int) -> np.ndarray:
+        happened.append("encode")
+        return encode_tile(self, frames, index)
+
+    PretrainedVideoEncoder.encode_tile = encoding
+    return trained(world, config, (world.rank,), None), happened
+
+
+def test_encoders_that_rest_on_the_host_wake_once_a_launch_and_train_to_the_same_bit(config):
+    ((alone, norm, *_),) = run_ranks(1, trained, (config, (0,), None))
+    resting = changed(config, "memory", encoders_on_host=True)
+    (((loss, norm_here, *_), happened),) = run_ranks(1, moved, (resting,))
+    assert (loss, norm_here) == (alone, norm)
+    first, second = ["encode"] * 3, ["wake", *["encode"] * 3, "rest"]
+    assert happened == first + second, "it is loaded in its first launch, and stays on a CPU"
 
 
 def test_a_rank_without_memory_for_its_tiles_costs_the_step_and_is_named(config):

@@ -121,7 +121,7 @@ def test_what_fails_on_one_rank_is_raised_on_all_at_once(config, what, culprit, 
     results = run_ranks(3, failing_on_one_rank, (config, what, culprit, error), timeout_s=30.0)
     for kind, message, seconds in results:
         assert kind == "CheckpointError"
-        assert str(error) in message
+        assert (error.strerror if isinstance(error, OSError) else str(error)) in message
         assert seconds < 10.0
     run_dir = Path(config.run.dir)
     assert newest(run_dir, on_skip=print).name == "step-000003"
@@ -133,6 +133,14 @@ def test_a_failed_commit_leaves_the_older_checkpoint_the_newest(config):
     run_ranks(1, failing_on_one_rank, (config, "commit", 0, CheckpointError("x")))
     path = newest(Path(config.run.dir), on_skip=print)
     assert CheckpointReader(path).state.step == 3
+
+
+@pytest.mark.distributed
+def test_a_damaged_best_json_is_found_on_resuming_and_not_when_it_is_needed(config):
+    run_ranks(1, failing_on_one_rank, (config, "commit", 0, CheckpointError("x")))
+    (Path(config.run.dir) / "checkpoints" / "best.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"names the best checkpoint, cannot be read"):
+        run_ranks(1, load_and_compare, (config,))
 
 
 @pytest.mark.distributed

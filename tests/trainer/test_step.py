@@ -266,3 +266,27 @@ def test_a_request_to_stop_on_one_rank_is_heard_on_all(config):
 
 def _step_where_one_rank_stops(world: World, config: RunConfig, stopping: int) -> Seen:
     return one_step(world, config, ITEMS, ALONE, wants_stop=lambda: world.rank == stopping)
+
+
+class OnlyEngine:
+    """What `Engine` promises of an optimizer, and nothing else of it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        for name in ("settle", "reduce", "squared_norm_of_shard", "step_and_share"):
+            setattr(self, name, getattr(optimizer, name))
+        self.clear_gradients = optimizer.clear_gradients
+
+
+def step_of_engine(world: World, config: RunConfig) -> Seen:
+    with tiny_session(world, config) as (session, _):
+        engine: Any = OnlyEngine(session.optimizer)
+        return step_on(replace(session, optimizer=engine), ITEMS, PLANS[2][1])
+
+
+@pytest.mark.distributed
+def test_a_step_asks_no_more_of_its_engine_than_the_interface(config):
+    expected = same_on_all_ranks(run_ranks(2, one_step, (config, ITEMS, PLANS[2][1])))
+    found = same_on_all_ranks(run_ranks(2, step_of_engine, (config,)))
+    assert found.outcome.loss == expected.outcome.loss
+    assert torch.equal(found.after, expected.after)
+    assert not torch.equal(found.after, found.before)

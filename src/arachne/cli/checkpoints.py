@@ -87,12 +87,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.keep is not None and arguments.keep < 1:
         raise ConfigError(f"--keep is {arguments.keep}; at least 1 checkpoint has to stay")
     if not run_dir.is_dir():
-        raise DataError(f"there is no folder {str(run_dir)!r}; name the folder of a run")
+        found = (
+            f"{str(run_dir)!r} is no folder"
+            if run_dir.exists()
+            else (f"there is no folder {str(run_dir)!r}")
+        )
+        raise DataError(f"{found}; name the folder of a run")
     keep: int | None = arguments.keep
     pruned = () if keep is None else _pruned(run_dir, keep)
     folders = step_folders(checkpoints_dir(run_dir))
     if not folders:
-        raise CheckpointError(f"run {str(run_dir)!r} has no checkpoint")
+        raise CheckpointError(
+            f"run {str(run_dir)!r} has no checkpoint; a run saves one every checkpoint.every steps "
+            "and at its end"
+        )
     found = [_row(folder, is_hashed=arguments.verify) for folder in folders]
     rows = [row for row in found if row is not None]
     if arguments.json:
@@ -134,7 +142,7 @@ def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
 
     path = folder.path
     try:
-        num_bytes = sum(file.stat().st_size for file in path.iterdir())
+        num_bytes = sum(map(_num_bytes, path.iterdir()))
         written_s = path.stat().st_mtime
     except FileNotFoundError:
         return None
@@ -156,6 +164,13 @@ def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
         loss=state.losses[-1] if state and state.losses else None,
         fault=fault,
     )
+
+
+def _num_bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return file.lstat().st_size  # a link that leads nowhere is a file too
 
 
 def _print_table(rows: list[CheckpointRow]) -> None:

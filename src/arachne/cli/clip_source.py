@@ -60,11 +60,13 @@ class ModelledClips:
         source: Where they come from.
         ledger: What became of every clip of the source.
         rows: Those that train.
+        shape_settings: What bounds their shapes, as messages name it.
     """
 
     source: str
     ledger: Ledger
     rows: tuple[LedgerRow, ...]
+    shape_settings: str
 
     @property
     def text(self) -> str:
@@ -90,21 +92,41 @@ def modelled_clips(arguments: argparse.Namespace, config: "RunConfig") -> Modell
     if arguments.frame_cap is not None:
         check_count("--frame-cap", arguments.frame_cap, most=MOST_FRAMES)
     rules = _rules(arguments, config, geometry)
+    held_out = config.data.held_out
     if arguments.clips is None:
         _refuse_resolutions(arguments, "the run's dataset")
         ledger, source = _inspected(config, rules, geometry), config.data.path
-    elif Path(arguments.clips).suffix == ".parquet":
+    elif _is_manifest(arguments.clips):
         _refuse_resolutions(arguments, f"manifest {arguments.clips!r}")
         ledger, source = _manifest(arguments, geometry), arguments.clips
     else:
-        ledger = _drawn(arguments, config, rules, geometry)
-        return _usable(f"{arguments.clips} (drawn)", ledger, ledger.usable)
-    return _usable(source, ledger, training_rows(ledger.usable, config.data.held_out))
+        ledger, source = _drawn(arguments, config, rules, geometry), f"{arguments.clips} (drawn)"
+        held_out = 0.0
+    rows = training_rows(ledger.usable, held_out)
+    _check_usable(source, ledger, rows)
+    return ModelledClips(
+        source=source, ledger=ledger, rows=rows, shape_settings=_shape_settings(arguments)
+    )
 
 
-def _usable(source: str, ledger: Ledger, rows: tuple[LedgerRow, ...]) -> ModelledClips:
+def _shape_settings(arguments: argparse.Namespace) -> str:
+    """What a user lowers for smaller clips: options come before the settings that they replace."""
+    frames = "data.frame_buckets" if arguments.frame_cap is None else "--frame-cap"
+    if arguments.resolutions is not None:
+        return f"the sizes of --resolutions or {frames}"
+    if _is_manifest(arguments.clips):
+        return f"--frame-cap or the data.resolution with which {arguments.clips!r} is made"
+    return f"data.resolution or {frames}"
+
+
+def _is_manifest(clips: str | None) -> bool:
+    return clips is not None and Path(clips).suffix == ".parquet"
+
+
+def _check_usable(source: str, ledger: Ledger, rows: tuple[LedgerRow, ...]) -> None:
+    """Refuse a source without clips that train, and say why there are none."""
     if rows:
-        return ModelledClips(source=source, ledger=ledger, rows=rows)
+        return
     if ledger.usable:
         raise DataError(
             f"all {len(ledger.usable):,} usable clips of {source!r} are held out; lower "
@@ -166,7 +188,16 @@ def _manifest(arguments: argparse.Namespace, geometry: Geometry) -> Ledger:
     from arachne.data.manifest import read_manifest
 
     ledger = read_manifest(Path(arguments.clips))
-    return Ledger(rows=tuple(_capped(row, arguments.frame_cap, geometry) for row in ledger.rows))
+    rows: list[LedgerRow] = []
+    for row in ledger.rows:
+        try:
+            rows.append(_capped(row, arguments.frame_cap, geometry))
+        except ConfigError as error:
+            raise DataError(
+                f"manifest {arguments.clips!r}: clip {row.clip.name!r}: {error}; make the manifest "
+                "for this model"
+            ) from error
+    return Ledger(rows=tuple(rows))
 
 
 def _capped(row: LedgerRow, frame_cap: int | None, geometry: Geometry) -> LedgerRow:

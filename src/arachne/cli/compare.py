@@ -21,6 +21,7 @@ from arachne.cli.modelled_steps import (
     prints_list,
     write_page,
 )
+from arachne.cli.whole_names_table import print_line, print_table
 from arachne.core.strict_json import to_json
 from arachne.core.units import count_text
 from arachne.planner import gpipe
@@ -188,13 +189,13 @@ def _print(found: _Comparison) -> None:
     rows = {row.name: cells(row) for row in found.figures}
     _print_rows(found.lead, "planner", COLUMNS, rows, failures(found.figures))
     if found.pipeline:
-        _print_line(found.pipeline.text)
+        print_line(found.pipeline.text)
     if found.epoch:
         num_clips = max(row.clips_trained + row.clips_dropped for row in found.epoch)
         title = f"epoch of {count_text(num_clips, 'clip')}, each system with its own batches"
         rows = {row.name: epoch_cells(row, found.epoch) for row in found.epoch}
         _print_rows(title, "system", EPOCH_COLUMNS, rows, epoch_notes(found.epoch))
-    _print_line(found.clips)
+    print_line(found.clips)
 
 
 def _print_rows(
@@ -204,27 +205,12 @@ def _print_rows(
     rows: Mapping[str, Sequence[str]],
     notes: Sequence[str],
 ) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     from arachne.reporting.comparison import REFERENCE
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column(what, overflow="fold")
-    for column in columns:  # heads of two words take two lines, so that 80 columns are enough
-        table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
-    for name, cells in rows.items():
-        table.add_row(name, *cells, style="bold" if name == REFERENCE else None)
-    Console(highlight=False).print(table)
+    print_line(title)
+    print_table(what, columns, rows, bold=REFERENCE)
     for line in notes:
-        _print_line(line)
-
-
-def _print_line(line: str) -> None:
-    from rich.console import Console
-
-    Console(highlight=False).print(line, markup=False)
+        print_line(line)
 
 
 def _page(found: _Comparison) -> str:

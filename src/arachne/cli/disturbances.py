@@ -1,6 +1,7 @@
 """`--disturb NAME=VALUE`: steps on hardware that is not as the cost model says; no torch."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from math import inf, isfinite
@@ -10,6 +11,7 @@ from arachne.core.known_keys import UnknownKey
 from arachne.simulator.perturbation import Perturbation
 
 _SLOW = "slow"
+_SEED = "seed"
 _NUMBERS = tuple(field.name for field in fields(Perturbation) if field.name != "slow_ranks")
 _NAMES = (_SLOW, *_NUMBERS)
 
@@ -30,14 +32,16 @@ def perturbation_of(settings: Sequence[str], num_gpus: int) -> Perturbation:
     """What the options ask for.
 
     Raises:
-        ConfigError: A name is not known, a value is no number, or there is no such rank.
+        ConfigError: A name is not known or given twice, a value is no number, or there is no such
+            rank.
     """
-    numbers: dict[str, float] = {}
+    numbers: dict[str, float | int] = {}
     slow_ranks: dict[int, float] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if name not in _NAMES:
-            raise ConfigError(f"--disturb {UnknownKey(path=name, known=_NAMES).describe()}")
+            unknown = UnknownKey(path=name, known=_NAMES)
+            raise ConfigError(f"--disturb has the unknown name {unknown.describe()}")
         if not equals:
             raise ConfigError(f"--disturb {setting!r} has no value; write {name}=VALUE")
         if name == _SLOW:
@@ -47,16 +51,29 @@ def perturbation_of(settings: Sequence[str], num_gpus: int) -> Perturbation:
                     f"--disturb {setting!r} names no rank; write slow=RANK:FACTOR with a rank of "
                     f"0 to {num_gpus - 1}, such as slow=0:1.5"
                 )
+            _refuse_second(int(rank) in slow_ranks, f"{_SLOW}={rank}")
             slow_ranks[int(rank)] = _number(setting, factor)
         else:
-            numbers[name] = _number(setting, value)
-    seed = int(numbers.pop("seed", 0.0))
+            _refuse_second(name in numbers, name)
+            numbers[name] = _whole(setting, value) if name == _SEED else _number(setting, value)
+    seed = int(numbers.pop(_SEED, 0))
     return Perturbation(seed=seed, slow_ranks=tuple(sorted(slow_ranks.items())), **numbers)
+
+
+def _refuse_second(is_second: bool, name: str) -> None:
+    if is_second:
+        raise ConfigError(f"--disturb {name} is given twice; leave one out")
+
+
+def _whole(setting: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ConfigError(f"--disturb {setting!r} has {text!r}; it needs a whole number there")
+    return int(text)
 
 
 def _number(setting: str, text: str) -> float:
     try:
-        number = float(text)
+        number = float(text) if text.isascii() else inf
     except ValueError:
         number = inf
     if not isfinite(number):

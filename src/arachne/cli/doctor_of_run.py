@@ -9,6 +9,7 @@ from arachne.core.errors import ArachneError
 from arachne.core.units import bytes_text
 from arachne.cost.cluster_files import load_cluster
 from arachne.cost.memory import resident_use
+from arachne.data.remote_path import dataset_path
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning import run_costs
 from arachne.trainer.planning_shape import planning_shape
@@ -39,11 +40,16 @@ def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding
 
 
 def _folders(config: RunConfig) -> Iterator[Finding]:
-    if not Path(config.data.path).exists():
+    fault = f"there is no {config.data.path!r} on this machine"
+    try:
+        is_there = dataset_path(config.data.path).exists()
+    except ArachneError as error:
+        is_there, fault = False, str(error)
+    if not is_there:
         yield Finding(
             what="data.path",
             verdict="fault",
-            found=f"there is no {config.data.path!r} on this machine",
+            found=fault,
             fix="mount the disk, or change data.path",
         )
     for setting, folder in (("run.dir", config.run.dir), ("data.cache", config.data.cache)):

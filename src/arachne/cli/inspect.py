@@ -12,13 +12,16 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from arachne.cli.inspected_memory import largest_shape
+from arachne.cli.modelled_steps import check_page, write_page
 from arachne.core.clip import Clip
+from arachne.core.credentials import setting_with_credential
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import FAMILIES, family_named
 from arachne.core.families.family import Family
 from arachne.core.ledger import Ledger
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
+from arachne.data.remote_path import DatasetPath, dataset_path
 from arachne.reporting.bucket_shares import BucketShare, bucket_shares
 from arachne.reporting.ledger_table import (
     cost_table,
@@ -53,9 +56,8 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "data",
-        type=Path,
         metavar="DATA",
-        help="the dataset's folder, a table or a tar shard in it, or a run.toml",
+        help="the dataset's folder or address, a table or a tar shard in it, or a run.toml",
     )
     parser.add_argument("--fps", type=float, help="frames per second that clips are retimed to")
     parser.add_argument(
@@ -109,11 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.clip and (arguments.json or arguments.html):
         raise ConfigError("--clip prints one clip; leave out --json and --html, or --clip")
-    if arguments.html and not arguments.html.absolute().parent.is_dir():
-        raise DataError(
-            f"cannot write {str(arguments.html)!r}: its folder does not exist; make it, or name "
-            "another file"
-        )
+    if arguments.rows < 0:
+        raise ConfigError(f"--rows is {arguments.rows}; it must be at least 0")
+    check_page(arguments.html)
     found = _inspected(arguments)
     num_workers = _num_workers(arguments.workers)
     found.data.shape_rules.check(found.family.geometry)
@@ -187,7 +187,6 @@ def _write_page(
     shares: Sequence[BucketShare],
     max_rows: int,
 ) -> None:
-    from arachne.cli.modelled_steps import write_page
     from arachne.data.thumbnail import thumbnail
     from arachne.reporting.inspect_page import Thumbnails, render_inspection
 
@@ -203,6 +202,8 @@ def _write_page(
             except DataError as error:
                 faults[row.clip.name] = str(error)
     lengths = ", ".join(map(str, found.data.frame_buckets))
+    if found.data.frame_extraction == "full":
+        lengths = f"at most {found.data.max_frames}"
     area = found.data.shape_rules.area_text
     lead = (
         f"Layout: {layout}. For {found.family.name} at {found.data.fps:g} frames per second, "
@@ -233,19 +234,25 @@ class _Inspected:
     preset: str
 
     @property
-    def root(self) -> Path:
-        return Path(self.data.path)
+    def root(self) -> DatasetPath:
+        return dataset_path(self.data.path)
 
 
 def _inspected(arguments: argparse.Namespace) -> _Inspected:
     """From the run file or defaults, then the options."""
-    if arguments.data.suffix == ".toml":
-        config = load_toml(arguments.data, RunConfig, overrides=arguments.overrides)
+    if arguments.data.endswith(".toml"):
+        config = load_toml(Path(arguments.data), RunConfig, overrides=arguments.overrides)
         settings, family, preset = config.data, config.model.family, config.model.preset
     else:
         if arguments.overrides:
             raise ConfigError("--set changes settings of a run file; DATA is a dataset")
-        settings, family = DataSettings(path=str(arguments.data), cache="unused"), "wan"
+        if setting_with_credential({"DATA": arguments.data}):
+            raise ConfigError(
+                "DATA holds a password or token, which would be printed and written into pages; "
+                "leave it out, and give it as the scheme's driver expects it: in its environment "
+                "variables or its own configuration"
+            )
+        settings, family = DataSettings(path=arguments.data, cache="unused"), "wan"
         preset = ""
     given: dict[str, Any] = {
         "fps": arguments.fps,

@@ -1,12 +1,13 @@
-"""What SIGINT and SIGTERM do to the command as long as nobody else decides: it ends in one line."""
+"""What signals to end do to the command as long as nobody else decides: it ends in one line."""
 
 import os
 import signal
 import time
+from contextlib import suppress
 from types import FrameType
 
 from arachne.core.errors import Interrupted
-from arachne.core.held_signals import NUMBERS
+from arachne.core.held_signals import ending_signals
 
 SAID = "arachne: interrupted"
 
@@ -29,12 +30,13 @@ def end_on_signals() -> None:
             since_s = now_s
             if not _is_importing(frame):
                 raise Interrupted(number)
-            os.write(2, f"{SAID}\n".encode())
+            with suppress(OSError):  # the terminal may be what has gone
+                os.write(2, f"{SAID}\n".encode())
             os._exit(128 + number)
         if now_s - since_s > _SAME_REQUEST_S:
             os._exit(128 + number)
 
-    for number in NUMBERS:
+    for number in ending_signals():
         signal.signal(number, on_signal)
 
 
@@ -43,7 +45,7 @@ def exit_on_signals(code: int) -> None:
 
     That takes seconds once torch was imported, and what is raised in it is printed.
     """
-    for number in NUMBERS:
+    for number in ending_signals():
         signal.signal(number, lambda *_: os._exit(code))
 
 

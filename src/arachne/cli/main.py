@@ -1,7 +1,10 @@
 """The `arachne` command: finds the verb, and turns errors into one line and an exit code.
 
 0 done; 2 something that the user can fix; 3 done, but some inputs were rejected; 1 a bug of ours;
-130 interrupted by Ctrl-C, 143 by SIGTERM.
+129 ended by SIGHUP, 130 by Ctrl-C, 143 by SIGTERM.
+
+A command whose output cannot be written works on to its end. It is then 2 if the output was lost,
+but of a reader that left, such as `| head`, nothing is said.
 """
 
 import argparse
@@ -15,6 +18,8 @@ from typing import Any, NoReturn
 from arachne import __version__
 from arachne.cli.interruption import SAID, end_on_signals, exit_on_signals
 from arachne.core.errors import ArachneError, Interrupted
+from arachne.core.lasting_streams import LastingStream, keep_standard_streams
+from arachne.core.refused_write import FULL, refusal
 
 _DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
 _EXAMPLE = """example:
@@ -33,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Without `argv` it is this process's own command line, and signals are the command's.
     """
     if argv is not None:
-        return _ended(argv)
+        before = sys.stdout, sys.stderr
+        try:
+            return _ended(argv)
+        finally:
+            sys.stdout, sys.stderr = before
     end_on_signals()
     codes: list[int] = []
     atexit.register(_leave, codes)  # first of all: what is registered later is done before it
@@ -56,8 +65,13 @@ def _ended(argv: Sequence[str] | None) -> int:
     """The exit code of one command, after its errors were said."""
     filters = os.environ.get("PYTHONWARNINGS", "").split(",")
     os.environ["PYTHONWARNINGS"] = ",".join({*filters, _QUIET_TRACKER} - {""})
+    output = keep_standard_streams()
     try:
-        return _run(argv)
+        code = _of_verb(argv)
+    except SystemExit:  # it was asked for help, or in a way that it does not know
+        if _is_said(output):
+            raise
+        return 2
     except ArachneError as error:
         print(f"arachne: {error}", file=sys.stderr)
         return 2
@@ -67,37 +81,31 @@ def _ended(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print(SAID, file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        _drop_output()  # its reader has gone, for example `| head`
-        return 0
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in FULL:
             raise
-        _drop_output()
-        print("arachne: no space left for what it writes; free some", file=sys.stderr)
+        where = repr(error.filename) if error.filename else "a file"
+        print(f"arachne: cannot write {where}: {refusal(error)}; make room", file=sys.stderr)
         return 2
+    return code if _is_said(output) else 2
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    """The exit code of a verb, after all that it printed was written.
-
-    Raises:
-        OSError: It cannot be written; Python itself would only find out when nobody listens.
-        SystemExit: It was asked for help, or in a way that it does not know.
-    """
-    try:
-        arguments = _parser().parse_args(argv)
-    except SystemExit:
-        sys.stdout.flush()
-        raise
-    code = arguments.run(arguments)
-    sys.stdout.flush()
-    return code
+def _of_verb(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    return arguments.run(arguments)
 
 
-def _drop_output() -> None:
-    """Let what was printed and not yet written go nowhere, instead of failing once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _is_said(output: LastingStream) -> bool:
+    """Whether all that it printed was written, or its reader wanted no more; else says why not."""
+    output.flush()  # Python itself would only find out when nobody listens
+    if output.error is None or output.error.errno == errno.EPIPE:
+        return True
+    print(
+        f"arachne: standard output cannot be written: {refusal(output.error)}; what it printed "
+        "is lost; send it elsewhere",
+        file=sys.stderr,
+    )
+    return False
 
 
 class _Parser(argparse.ArgumentParser):

@@ -19,6 +19,12 @@ Encoding = Literal["cached", "same", "ahead"]
 ENCODERS: tuple[Encoder, ...] = ("text", "vae")
 """What has to run before a clip of which nothing is cached."""
 
+_SETTING_OF_OPTION = {
+    "gradients": "optimizer.gradients",
+    "recompute": "planner.recompute",
+    "ring": "planner.ring",
+}
+
 _MOST_STEPS = 100_000
 _MOST_CLIPS = 100_000
 
@@ -129,6 +135,7 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
         ConfigError: The run file or an option cannot work.
     """
     config = loaded_config(arguments, needs_data=arguments.clips is None, needs_model=False)
+    _refuse_second_settings(arguments)
     check_count("--steps", arguments.steps, most=_MOST_STEPS)
     batch = config.batch
     if arguments.batch is not None:
@@ -147,6 +154,14 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
         ),
         optimizer=replace(optimizer, gradients=arguments.gradients or optimizer.gradients),
     )
+
+
+def _refuse_second_settings(arguments: argparse.Namespace) -> None:
+    """Refuse `--set` of what an option sets: messages name settings, and the option would win."""
+    changed = {override.partition("=")[0].strip() for override in arguments.overrides}
+    for option, setting in _SETTING_OF_OPTION.items():
+        if setting in changed and getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option} sets {setting}, as --set does; leave one of them out")
 
 
 def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> ModelledSteps:
@@ -179,7 +194,9 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
     return ModelledSteps(
         cluster=name,
         clips=clips,
-        first=_first_request(config, data, order, cluster),
+        first=replace(
+            _first_request(config, data, order, cluster), shape_settings=clips.shape_settings
+        ),
         data=data,
         order=order,
         batch_text=config.batch.text,
@@ -205,7 +222,8 @@ def check_page(path: Path | None) -> None:
     """Look, before all the work, whether a page can be written there; None asks for no page.
 
     Raises:
-        DataError: There is no such folder, the path is one, or nothing can have that name.
+        DataError: There is no such folder, the path is one or a file that is no page, or nothing
+            can have that name.
     """
     if path is None:
         return
@@ -215,6 +233,11 @@ def check_page(path: Path | None) -> None:
         raise _unwritable(path, error) from error
     if is_folder:
         raise DataError(f"cannot write {str(path)!r}: it is a folder; name a file in it")
+    if path.is_file() and path.suffix.lower() not in (".html", ".htm"):
+        raise DataError(
+            f"{str(path)!r} is there and called like no page, so that it is not replaced; choose "
+            "another name, such as page.html"
+        )
     if not has_folder:
         raise DataError(
             f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; choose another"

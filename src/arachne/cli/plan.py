@@ -14,13 +14,15 @@ from arachne.cli.modelled_steps import (
     prints_list,
     write_page,
 )
-from arachne.cli.planned_memory import planned_memory, print_memory
+from arachne.cli.planned_memory import memory_table, planned_memory, print_memory
+from arachne.cli.whole_names_table import print_line, print_table
 from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
-from arachne.core.units import seconds_text
+from arachne.planner.registry import PLANNERS
 
 if TYPE_CHECKING:
+    from arachne.reporting.planned_figures import PlannedFigures
     from arachne.trainer.config import RunConfig
     from arachne.trainer.planning import PlanRequest
 
@@ -46,7 +48,9 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_modelled_steps(parser, steps_help="steps to plan")
-    parser.add_argument("--planner", help="planner to use (default: the run file's)")
+    parser.add_argument(
+        "--planner", help=f"{', '.join(PLANNERS)} (default: planner.name of the run file)"
+    )
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -59,15 +63,7 @@ def add_parser(subparsers: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """One step's plan with its figures.
-
-    Attributes:
-        num_tokens: Tokens of all clips.
-        makespan_s: To the end of the last launch.
-        lower_bound_s: No plan of these clips is shorter.
-        step_s: Makespan, reduction and optimizer.
-        idle_ratio: Modelled.
-    """
+    """One step's plan with its figures, which `PlannedFigures` explains."""
 
     plan: PlacedPlan
     num_tokens: int
@@ -95,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.memory:
         memory = planned_memory(modelled)
         if arguments.json:
-            print(to_json(memory))
+            print(to_json(memory_table(memory)))
         else:
             print_memory(memory)
         return 0
@@ -127,41 +123,43 @@ def _planned(request: "PlanRequest") -> PlannedStep:
     )
 
 
-def _print_table(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _figures(planned: PlannedStep) -> "PlannedFigures":
+    from arachne.reporting.planned_figures import PlannedFigures
 
-    clips = f"{config.batch.text} a step"
-    table = Table(
-        title=f"{config.planner.name} on {modelled.cluster}, {clips} (modelled)",
-        title_justify="left",
+    return PlannedFigures(
+        step=planned.plan.step,
+        num_tokens=planned.num_tokens,
+        num_launches=len(planned.plan.launches),
+        degrees=tuple(sorted({launch.degree for launch in planned.plan.launches})),
+        makespan_s=planned.makespan_s,
+        lower_bound_s=planned.lower_bound_s,
+        step_s=planned.step_s,
+        idle_ratio=planned.idle_ratio,
     )
-    for column in ("step", "tokens", "launches", "degrees", "makespan", "× bound", "step", "idle"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for planned in steps:
-        degrees = sorted({launch.degree for launch in planned.plan.launches})
-        table.add_row(
-            str(planned.plan.step),
-            f"{planned.num_tokens:,}",
-            str(len(planned.plan.launches)),
-            ",".join(map(str, degrees)),
-            seconds_text(planned.makespan_s),
-            f"{planned.makespan_s / planned.lower_bound_s:.3f}",
-            seconds_text(planned.step_s),
-            f"{planned.idle_ratio:.1%}",
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    mean_s = sum(planned.step_s for planned in steps) / len(steps)
-    tokens = sum(planned.num_tokens for planned in steps)
-    console.print(f"mean step {seconds_text(mean_s)}, {tokens / len(steps) / mean_s:,.0f} tokens/s")
-    console.print(modelled.clips.text, markup=False)
+
+
+def _print_table(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> None:
+    from arachne.reporting.planned_figures import PLANNED_COLUMNS, planned_cells, planned_text
+
+    planned = [_figures(step) for step in steps]
+    print_line(
+        f"{config.planner.name} on {modelled.cluster}, {config.batch.text} a step (modelled)"
+    )
+    rows = {str(figures.step): planned_cells(figures) for figures in planned}
+    print_table("step", PLANNED_COLUMNS, rows, bold="")
+    print_line(planned_text(planned))
+    print_line(modelled.clips.text)
 
 
 def _page(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> str:
     from arachne.reporting.page import render_report
     from arachne.reporting.report_data import ReportData
 
-    title = f"{config.planner.name} on {modelled.cluster}"
-    plans = {planned.plan.step: planned.plan for planned in steps}
-    return render_report(ReportData(title=title, plans=plans, ledger=modelled.clips.ledger))
+    return render_report(
+        ReportData(
+            title=f"{config.planner.name} on {modelled.cluster}",
+            plans={planned.plan.step: planned.plan for planned in steps},
+            planned=tuple(_figures(planned) for planned in steps),
+            ledger=modelled.clips.ledger,
+        )
+    )

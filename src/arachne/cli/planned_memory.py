@@ -1,11 +1,11 @@
 """What `arachne plan --memory` says: the memory of one GPU for a run's longest clips."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from arachne.cli.modelled_steps import ENCODERS, ModelledSteps
 from arachne.core.blocks import blocks
-from arachne.core.cascade import Cascade, Module
+from arachne.core.cascade import Cascade, Encoder, Module
 from arachne.core.units import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class PlannedMemory:
         memory_bytes: What training may use of each GPU.
         launches: Training on each allowed degree, then encoders on one GPU if nothing is cached.
         communicator_bytes: NCCL's, for all groups of a rank; `memory_bytes` leaves them out.
-        advice: What would fit, if no degree does; else empty.
+        advice: What would fit, if no degree trains or an encoder does not fit; else empty.
     """
 
     shape: str
@@ -70,19 +70,31 @@ def planned_memory(modelled: ModelledSteps) -> PlannedMemory:
     row = max(modelled.clips.rows, key=lambda row: row.num_tokens)
     assert row.bucket is not None, row
     training = Cascade(module="dit", slots=(0,), bucket=row.bucket, num_tokens=row.num_tokens)
-    found = [_launch_memory(costs, training, degree) for degree in degrees]
-    advice = "" if any(each.fits for each in found) else _advice(costs, training, degrees)
-    if modelled.encoding != "cached":
-        found += [_launch_memory(costs, replace(training, module=m), 1) for m in ENCODERS]
+    encoders = () if modelled.encoding == "cached" else ENCODERS
+    launches = _launches(costs, training, degrees, encoders)
+    advice = ""
+    if problem := _misfit(launches):
+        asked = replace(costs, options=replace(costs.options, recompute="auto"))
+        if remedy := _remedy(asked, training, degrees, encoders):
+            advice = f"{problem}; {remedy}"
+        else:
+            other = _other_advice(modelled, training, launches)
+            advice = f"{problem}, whatever --recompute and --gradients say; {other}"
     return PlannedMemory(
         shape=str(row.bucket),
         num_tokens=row.num_tokens,
         num_blocks=costs.model.num_blocks,
         memory_bytes=costs.memory_bytes,
-        launches=tuple(found),
+        launches=launches,
         communicator_bytes=COMMUNICATOR_BYTES * num_communicators(degrees, num_gpus),
         advice=advice,
     )
+
+
+def memory_table(memory: PlannedMemory) -> dict[str, Any]:
+    """What `--json` prints: the figures, with each launch's total."""
+    rows = [{**asdict(each), "total_bytes": each.use.total} for each in memory.launches]
+    return {**asdict(memory), "launches": rows}
 
 
 def print_memory(memory: PlannedMemory) -> None:
@@ -138,19 +150,70 @@ def _launch_memory(costs: "CostModel", cascade: Cascade, degree: int) -> LaunchM
     )
 
 
-def _advice(costs: "CostModel", cascade: Cascade, degrees: tuple[int, ...]) -> str:
-    """Which options let the clip fit, those that cost least time first."""
-    options = replace(costs.options, recompute="auto")
+def _launches(
+    costs: "CostModel", training: Cascade, degrees: tuple[int, ...], encoders: tuple[Encoder, ...]
+) -> tuple[LaunchMemory, ...]:
+    trained = [_launch_memory(costs, training, degree) for degree in degrees]
+    encoded = [_launch_memory(costs, replace(training, module=module), 1) for module in encoders]
+    return (*trained, *encoded)
+
+
+def _least_degree(launches: tuple[LaunchMemory, ...]) -> int | None:
+    """The fewest GPUs that can train the clip; None if no number can."""
+    return next((each.degree for each in launches if each.module == "dit" and each.fits), None)
+
+
+def _misfits(launches: tuple[LaunchMemory, ...]) -> list[str]:
+    """The encoders that do not fit."""
+    return [each.module for each in launches if each.module != "dit" and not each.fits]
+
+
+def _misfit(launches: tuple[LaunchMemory, ...]) -> str:
+    """What cannot run; empty if all can."""
+    found: list[str] = []
+    if _least_degree(launches) is None:
+        found.append("training fits on no number of GPUs")
+    if encoders := _misfits(launches):
+        verb = "does" if len(encoders) == 1 else "do"
+        found.append(
+            f"the {' and '.join(encoders)} encoder{'s' * (len(encoders) > 1)} {verb} not fit"
+        )
+    return ", and ".join(found)
+
+
+def _remedy(
+    costs: "CostModel", training: Cascade, degrees: tuple[int, ...], encoders: tuple[Encoder, ...]
+) -> str:
+    """Which options let all of it run, those that cost least time first; empty if none do."""
     for gradients in _GRADIENTS:
-        state = replace(costs.state, gradients=gradients)
-        other = replace(costs, state=state, options=options)
-        fitting = [degree for degree in degrees if _launch_memory(other, cascade, degree).fits]
-        if fitting:
+        other = replace(costs, state=replace(costs.state, gradients=gradients))
+        launches = _launches(other, training, degrees, encoders)
+        if not _misfit(launches):
             return (
-                f"fits on no number of GPUs; with --recompute auto --gradients {gradients} it fits "
-                f"on {count_text(fitting[0], 'GPU')}"
+                f"with --recompute auto --gradients {gradients} training fits on "
+                f"{count_text(_least_degree(launches) or 0, 'GPU')}"
+                + (", and encoding on one" if encoders else "")
             )
-    return (
-        "fits on no number of GPUs, whatever --recompute and --gradients say; lower "
-        "data.resolution or data.frame_buckets, or use more GPUs or GPUs with more memory"
-    )
+    return ""
+
+
+def _other_advice(
+    modelled: ModelledSteps, training: Cascade, launches: tuple[LaunchMemory, ...]
+) -> str:
+    """What to change where no type of gradients helps."""
+    from arachne.cost.fitting import fitting_text, roomier_text
+
+    costs = modelled.first.costs
+    ways: list[str] = []
+    if _misfits(launches):
+        ways.append("encode before step 1 (leave out --encode and --fill)")
+    if _least_degree(launches) is None:
+        widest = [each for each in launches if each.module == "dit"][-1]
+        gpus = blocks(costs.cluster.num_gpus, widest.degree)[0]
+        if fitting := fitting_text(costs, training, gpus):
+            ways.append(f"training {fitting}")
+        smaller = f"lower {modelled.clips.shape_settings}"
+        ways.append(roomier_text(widest.use, costs.memory_bytes, smaller))
+    else:
+        ways.append("use GPUs with more memory")
+    return "; or ".join(ways)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from arachne.cli.run_file import add_run_file, loaded_config
+from arachne.cli.run_file import add_run_file, check_data, loaded_config
 from arachne.core.errors import ConfigError
 from arachne.core.strict_json import to_json
 from arachne.core.units import bytes_text, count_text, seconds_text
@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.engine == "ray":
         _check_ray()
     config = loaded_config(arguments)
+    check_data(config, is_listed=True, is_cached=not arguments.dry_run)
 
     # Only now: torch and diffusers take seconds to import.
     from arachne.cli.preparing import (

@@ -192,7 +192,7 @@ def prepare_on_ray(config: RunConfig, request: Request) -> Outcome:
 def _prepare(config: RunConfig, request: Request, store: Store, make: _Make) -> Outcome:
     """The run's ledger, then what the cache lacks, made by an engine."""
     with Display(is_shown=True) as display, _written_manifest(config, request, display) as manifest:
-        missing = _begin(store, manifest, is_again=request.is_again)
+        missing, num_cached = _begin(store, manifest, is_again=request.is_again)
         begin_s = time.monotonic()
         reasons: dict[str, str] = {}
         settled: set[str] = set()
@@ -204,8 +204,11 @@ def _prepare(config: RunConfig, request: Request, store: Store, make: _Make) -> 
             display.progress("preparing", len(settled), len(missing))
 
         make(missing, on_settled)
-        ledger = amend_manifest(manifest, store, reasons)
-    return _outcome(config, store, ledger, len(missing), time.monotonic() - begin_s)
+        # What could not be made this time only, such as of a file that was away, is told, and
+        # tried again by the next one; what never can, the store remembers.
+        ledger = store.amended(amend_manifest(manifest, store, {}), reasons)
+    counts = (len(missing), num_cached)
+    return _outcome(config, store, ledger, counts, time.monotonic() - begin_s)
 
 
 def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
@@ -224,18 +227,24 @@ def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
     )
     with ExitStack() as stack:
         display = stack.enter_context(Display(is_shown=world.rank == 0))
-        missing: tuple[Piece, ...] = ()
+        counts = (0, 0)
         if world.rank == 0:
             manifest = stack.enter_context(_written_manifest(config, request, display))
-            missing = _begin(workshop.store, manifest, is_again=request.is_again)
+            missing, num_cached = _begin(workshop.store, manifest, is_again=request.is_again)
+            counts = (len(missing), num_cached)
         begin_s = time.monotonic()
         ledger = prepared_ledger(
-            world, config, workshop, manifest=_manifest(config), progress=display.progress
+            world,
+            config,
+            workshop,
+            manifest=_manifest(config),
+            progress=display.progress,
+            is_final=False,
         )
     leave_world()  # not after an error: peers may still wait
     if world.rank != 0:
         return None
-    return _outcome(config, workshop.store, ledger, len(missing), time.monotonic() - begin_s)
+    return _outcome(config, workshop.store, ledger, counts, time.monotonic() - begin_s)
 
 
 def _workshop(config: RunConfig, request: Request, *, device: str, num_decoders: int) -> Workshop:
@@ -315,14 +324,16 @@ def _stands(config: RunConfig, manifest: Path) -> bool:
     return tuple(dict.fromkeys(clips)) == tuple(listed)
 
 
-def _begin(store: Store, manifest: Path, *, is_again: bool) -> tuple[Piece, ...]:
-    """Tidy the cache; the pieces of work that are missing in it."""
+def _begin(store: Store, manifest: Path, *, is_again: bool) -> tuple[tuple[Piece, ...], int]:
+    """Tidy the cache; the pieces of work that are missing in it, and how many it has."""
     remove_leftovers(store.cache_dir)
-    missing = _missing(store, read_manifest(manifest), is_again=is_again)
+    ledger = read_manifest(manifest)
+    missing = _missing(store, ledger, is_again=is_again)
+    num_cached = sum(store.cache.has(piece.key) for piece in store.pieces(ledger.rows))
     if is_again:
         for piece in missing:
             store.rejections.forget(piece.key)
-    return missing
+    return missing, num_cached
 
 
 def _missing(store: Store, ledger: Ledger, *, is_again: bool) -> tuple[Piece, ...]:
@@ -335,8 +346,10 @@ def _missing(store: Store, ledger: Ledger, *, is_again: bool) -> tuple[Piece, ..
 
 
 def _outcome(
-    config: RunConfig, store: Store, ledger: Ledger, num_missing: int, wall_s: float
+    config: RunConfig, store: Store, ledger: Ledger, counts: tuple[int, int], wall_s: float
 ) -> Outcome:
+    """`counts` are the arrays that were missing, and those that were cached, before the work."""
+    num_missing, num_cached = counts
     if not ledger.usable:
         raise DataError(
             f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
@@ -345,7 +358,7 @@ def _outcome(
     return Outcome(
         clips=ledger.counts,
         made=num_missing,
-        cached=len(store.pieces(ledger.rows)) - num_missing,
+        cached=num_cached,
         wall_s=round(wall_s, 3),
         rejected=_rejected(ledger),
     )

@@ -36,7 +36,11 @@ def add_parser(subparsers: Any) -> None:
     add_run_file(parser)
     parser.add_argument("--ranks", type=int, help="ranks (default: as for train)")
     parser.add_argument(
-        "--output", type=Path, default=Path("machine.toml"), metavar="FILE.toml", help="where to"
+        "--output",
+        type=Path,
+        default=Path("machine.toml"),
+        metavar="FILE.toml",
+        help="the cluster file to write (default: machine.toml)",
     )
     parser.add_argument("--json", action="store_true", help="print the cluster and its errors")
     parser.set_defaults(run=run)

@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
             write_perfetto(perfetto_path, data.all_traces, data.plans)
     except OSError as error:
         raise DataError(
-            f"cannot write {error.filename!r}: {error.strerror}; choose another --output"
+            f"cannot write {str(error.filename or page_path)!r}: {error.strerror}; choose another "
+            "--output"
         ) from error
     if arguments.json:
         paths = {"report": str(page_path), "perfetto": perfetto_path and str(perfetto_path)}

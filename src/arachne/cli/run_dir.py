@@ -1,7 +1,7 @@
 """Open a run's folder: refuse to mix two runs, and write the resolved run file."""
 
 import fcntl
-import shutil
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +12,15 @@ import msgspec
 import tomli_w
 
 from arachne.core.errors import CheckpointError, ConfigError, DataError
+from arachne.core.refused_write import refusal
 from arachne.core.strict_json import from_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
 from arachne.trainer.checkpoint_contents import readable
-from arachne.trainer.checkpoint_files import checkpoints_dir, has_checkpoints, step_name
+from arachne.trainer.checkpoint_files import checkpoints_dir, delete, has_checkpoints, step_name
 from arachne.trainer.checkpoint_reader import newest, verified
 from arachne.trainer.config import RunConfig
+from arachne.trainer.kept_ledger import KEPT, give_back_ledger, keep_ledger
 
 _LOCK = ".lock"
 _JOB = ".torchrun"
@@ -34,6 +36,7 @@ _STALE = (
     run_files.BATCHES,
     run_files.TRACES,
     run_files.MANIFEST,
+    KEPT,
     run_files.COMPARISON,
     run_files.SAMPLES,
     run_files.REPORT,
@@ -58,7 +61,8 @@ def opened_run_dir(
     """A context in which no other process trains in the run's folder.
 
     The folder is made, or checked to be the run that is resumed. With `rescan` its ledger goes, so
-    that the dataset is read again. For `patience_s` another process may still be about to end.
+    that the dataset is read again; it stands again if the run ends before its first step. For
+    `patience_s` another process may still be about to end.
 
     Raises:
         ConfigError: A run stands there and `resume` was not asked for, it has other settings, or
@@ -66,6 +70,7 @@ def opened_run_dir(
         CheckpointError: There is nothing to resume.
     """
     run_dir = Path(config.run.dir)
+    ledger = run_dir / run_files.MANIFEST
     if not run_dir.is_dir():
         _check(config, run_dir, resume=resume)  # a refusal leaves no folder behind
     with locked_run_dir(run_dir, patience_s=patience_s):
@@ -73,11 +78,17 @@ def opened_run_dir(
         with _disk_errors_named(run_dir):
             if not resume:
                 for path in (*(run_dir / name for name in _STALE), *run_dir.glob(_HANG_REPORTS)):
-                    _delete(path)
+                    delete(path)
+            give_back_ledger(ledger)  # of a part that was killed before its first step
             if rescan:
-                _delete(run_dir / run_files.MANIFEST)
+                keep_ledger(ledger)
+                delete(ledger)
             write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
-        yield
+        try:
+            yield
+        finally:
+            with _disk_errors_named(run_dir):
+                give_back_ledger(ledger)
 
 
 @contextmanager
@@ -93,7 +104,8 @@ def locked_run_dir(
     """
     with _disk_errors_named(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / _LOCK).open("ab")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK  # a pipe of that name waits for nobody
+        lock = os.fdopen(os.open(run_dir / _LOCK, flags, 0o666), "ab")
     with lock:
         _lock(lock, run_dir, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX, patience_s)
         yield
@@ -118,6 +130,11 @@ def _lock(file: IO[bytes], run_dir: Path, kind: int, patience_s: float) -> None:
 def _check(config: RunConfig, run_dir: Path, *, resume: bool) -> None:
     if resume:
         _check_same_run(config, run_dir)
+    elif (root := checkpoints_dir(run_dir)).exists() and not root.is_dir():
+        raise ConfigError(
+            f"{str(root)!r} is no folder, so that no checkpoint can be saved in it; move it away, "
+            "or choose another run.dir"
+        )
     elif has_checkpoints(run_dir):
         raise ConfigError(
             f"run.dir {str(run_dir)!r} already holds checkpoints; add --resume to go on with that "
@@ -133,7 +150,7 @@ def _disk_errors_named(run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"run.dir {str(run_dir)!r} cannot be written: {error.strerror}; choose another folder"
+            f"run.dir {str(run_dir)!r} cannot be written: {refusal(error)}; choose another folder"
         ) from error
 
 
@@ -189,15 +206,13 @@ def opened_checkpoint(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]
 
 
 def write_resolved(config: RunConfig, path: Path) -> None:
-    """Every setting of the run, as a run file."""
-    path.write_text(tomli_w.dumps(msgspec.to_builtins(config)), encoding="utf-8")
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Every setting of the run, as a run file; a full disk leaves the one that was there."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(tomli_w.dumps(msgspec.to_builtins(config)), encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _check_same_run(config: RunConfig, run_dir: Path) -> None:

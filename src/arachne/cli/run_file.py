@@ -1,13 +1,23 @@
 """What every verb that takes a run file has in common."""
 
 import argparse
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import load_toml
+from arachne.data.remote_path import dataset_path
 from arachne.planner.registry import planner_named
 from arachne.trainer.config import RunConfig
+
+_KINDS = {
+    "model.pretrained": "folder or safetensors file",
+    "lora.init_from": "safetensors file, or a folder that holds one",
+    "data.path": "folder or file",
+    "data.others.path": "folder or file",
+}
+"""What a setting may name that is not only a folder."""
 
 
 def add_run_file(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +63,11 @@ def loaded_config(
             for other in config.data.others
         ),
     ):
-        if name != built_in and not Path(name).exists():
+        path = dataset_path(name) if setting.startswith("data.") else Path(name)
+        if name != built_in and not path.exists():
             known = f"{built_in!r} or " if built_in else ""
-            raise ConfigError(f"{setting} {name!r} does not exist; name {known}an existing folder")
+            kind = _KINDS.get(setting, "folder")
+            raise ConfigError(f"{setting} {name!r} does not exist; name {known}an existing {kind}")
     if needs_model and config.lora.is_on and find_spec("peft") is None:
         raise ConfigError(
             "[lora] needs the package peft, which is not installed; pip install 'arachne[lora]'"
@@ -71,3 +83,25 @@ def loaded_config(
             "pip install 'arachne[eight-bit]', or choose 'adamw'"
         )
     return config
+
+
+def check_data(config: RunConfig, *, is_listed: bool, is_cached: bool = True) -> None:
+    """Look, before models are loaded, whether there are clips and a cache that can be written.
+
+    Args:
+        config: The run.
+        is_listed: Whether the datasets are to be read again; not those of a run that is resumed.
+        is_cached: Whether arrays are to be stored.
+
+    Raises:
+        DataError: They hold no clip, cannot be read, or nothing can be written to `data.cache`.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return  # torchrun's first process looks for all
+    from arachne.data.cache import check_cache
+    from arachne.trainer.sources import listed_clips
+
+    if is_cached:
+        check_cache(Path(config.data.cache))
+    if is_listed:
+        listed_clips(config.data)

@@ -11,6 +11,7 @@ from arachne.core.batch import Batch
 from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
+from arachne.core.refused_write import refusal
 from arachne.reporting.previews import preview_of
 from arachne.reporting.run_files import (
     SHEET,
@@ -138,7 +139,7 @@ class RunLogs:
         try:
             yield
         except OSError as error:
-            line = f"run.dir {str(self._run_dir)!r} cannot be written: {error.strerror or error}"
+            line = f"run.dir {str(self._run_dir)!r} cannot be written: {refusal(error)}"
             if self._config.logging.on_error == "stop":
                 raise ConfigError(f"{line}; {way_on(self._run_dir)}") from error
             if not self._is_failing:

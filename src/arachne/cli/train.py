@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arachne.cli.counts import check_ranks
-from arachne.cli.run_file import add_run_file, loaded_config
+from arachne.cli.run_file import add_run_file, check_data, loaded_config
 from arachne.core.errors import ConfigError
 from arachne.reporting.wandb_log import check_installed
 from arachne.runtime.torchrun import is_under_torchrun
@@ -20,10 +20,12 @@ _EXAMPLE = """example:
   arachne train examples/quickstart.toml --resume
   torchrun --nproc-per-node 2 -m arachne train examples/quickstart.toml
 
-Ctrl-C or SIGTERM ends the run after its current step, with a checkpoint; a second time ends it at
-once. Where torchrun starts the ranks again (--max-restarts), they resume by themselves.
+Ctrl-C, SIGTERM or a closed terminal (SIGHUP, but not under nohup) ends the run after its current
+step, with a checkpoint; a second time ends it at once. Where torchrun starts the ranks again
+(--max-restarts), they resume by themselves.
 exit code: 0 done, 3 done but some clips were rejected, 2 cannot work, 130 interrupted by Ctrl-C,
-143 by SIGTERM; torchrun takes all but 0 for a failure, so under it 3, 130 and 143 are 0"""
+143 by SIGTERM, 129 by SIGHUP; torchrun takes all but 0 for a failure, so under it 3, 129, 130 and
+143 are 0"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -73,6 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     resume: Resume = "must" if arguments.resume else "no"
     if arguments.resume_if_any:
         resume = "if-any"
+    if config.run.ranks and not is_under_torchrun():
+        check_ranks("run.ranks", config.run.ranks)
+    check_data(config, is_listed=resume == "no")
     if is_under_torchrun():
         if arguments.ranks is not None:
             raise ConfigError("--ranks cannot be set under torchrun; use its --nproc-per-node")
@@ -80,8 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
 
         train_here(config, resume=resume, rescan=arguments.rescan)
         return 0  # torchrun takes any other code for a failure, and may start the ranks again
-    if config.run.ranks:
-        check_ranks("run.ranks", config.run.ranks)
     does_resume = resumes(Path(config.run.dir), resume)
     with opened_run_dir(config, resume=does_resume, rescan=arguments.rescan):
         # Only now that nothing is refused: torch and diffusers take seconds to import.

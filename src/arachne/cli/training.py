@@ -13,13 +13,14 @@ from arachne.cli.run_dir import Resume, is_same_job, note_job, opened_run_dir, r
 from arachne.cli.run_logs import RunLogs
 from arachne.cli.training_display import TrainingDisplay
 from arachne.models.diffusers_module import import_transformer
-from arachne.reporting.run_files import StepMetrics
+from arachne.reporting.run_files import MANIFEST, StepMetrics
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.lost_peer import lost_peers_named
 from arachne.runtime.torchrun import is_restarted, torchrun_id
 from arachne.runtime.watched import collective_timeout_s, watched
 from arachne.runtime.world import World, default_num_ranks, join_world, leave_world
 from arachne.trainer.config import RunConfig
+from arachne.trainer.kept_ledger import accept_ledger
 from arachne.trainer.listener import Listener, StepReport
 from arachne.trainer.loop import train
 from arachne.trainer.loss_means import LossMeans
@@ -150,11 +151,16 @@ def listening(session: Session, display: TrainingDisplay) -> Iterator[Listener]:
             display.validation(row)
             logs.write(row)
 
+    def on_begin(done: int) -> None:
+        logs.begin(done)
+        if world.rank == 0:
+            accept_ledger(Path(config.run.dir) / MANIFEST)
+
     listener = Listener(
         on_step=on_step,
         on_validation=on_validation,
         on_rank_log=logs.write_rank_log,
-        on_begin=logs.begin,
+        on_begin=on_begin,
         is_validated=logs.is_validated,
         on_samples=logs.write_samples,
         on_sampled=logs.join_samples,

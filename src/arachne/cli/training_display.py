@@ -2,8 +2,11 @@
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
+from typing import TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,9 +20,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from arachne.core.lasting_streams import LastingStream
 from arachne.core.ledger import Ledger
+from arachne.core.refused_write import refusal
 from arachne.core.units import bytes_text, count_text, seconds_text
-from arachne.reporting.run_files import MANIFEST, StepMetrics
+from arachne.reporting.run_files import DISPLAY, MANIFEST, StepMetrics
 from arachne.trainer.config import RunConfig
 
 _LINE_EVERY_S = 5.0
@@ -31,13 +36,20 @@ _MAX_SLOW = 3
 
 
 class TrainingDisplay:
-    """A context in which a run is shown."""
+    """A context in which a run is shown.
+
+    A standard output that is closed, full, or left by its reader does not end the run: what it
+    does not take goes to a file in the run's folder.
+    """
 
     def __init__(self, config: RunConfig, *, is_shown: bool) -> None:
         self._config = config
         self._is_shown = is_shown
         self._has_bars = is_shown and sys.stdout.isatty()
-        self._console = Console(highlight=False, soft_wrap=True, quiet=not is_shown)
+        self._output = LastingStream(sys.stdout)
+        self._has_left = False
+        self._file: TextIO | None = None
+        self._console = self._console_on(self._output)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -66,15 +78,22 @@ class TrainingDisplay:
     ) -> None:
         if self._has_bars:
             self._live.stop()
+        if self._file is not None:
+            self._console.quiet = True
+            with suppress(OSError):
+                self._file.close()
 
     def say(self, text: str) -> None:
         """One line."""
         self._console.print(escape(text))
+        if self._is_lost():
+            self._console.print(escape(text))
 
     def progress(self, what: str, done: int, total: int) -> None:
         """A stretch of work with a known length."""
         if not self._is_shown:
             return
+        self._is_lost()
         if self._has_bars:
             self._show(what, done, total)
         elif done == total or time.monotonic() - self._last_line_s > _LINE_EVERY_S:
@@ -100,6 +119,7 @@ class TrainingDisplay:
         """One optimizer step is done."""
         if not self._is_shown:
             return
+        self._is_lost()
         done, total = metrics.step + 1, self._config.run.steps
         if self._has_bars:
             # Only traced steps know it: the newest one stays in view.
@@ -124,6 +144,32 @@ class TrainingDisplay:
             self.say(f"stopped after step {step}; go on with: arachne train … --resume")
         else:
             self.say(f"done: {count_text(step, 'step')}; files in {self._config.run.dir}")
+
+    def _console_on(self, stream: LastingStream) -> Console:
+        return Console(
+            file=cast(TextIO, stream), highlight=False, soft_wrap=True, quiet=not self._is_shown
+        )
+
+    def _is_lost(self) -> bool:
+        """Whether standard output just took no more, so that a file shows what comes next."""
+        if self._has_left or self._output.error is None:
+            return False
+        self._has_left = True
+        if self._has_bars:
+            self._has_bars = False
+            self._live.stop()
+        path = Path(self._config.run.dir) / DISPLAY
+        line = f"standard output cannot be written: {refusal(self._output.error)}; the run goes on"
+        try:
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            print(f"arachne: {line}, shown nowhere ({path}: {refusal(error)})", file=sys.stderr)
+            self._console.quiet = True
+            return False
+        print(f"arachne: {line}, shown in {path}", file=sys.stderr)
+        self._console = self._console_on(LastingStream(self._file))
+        self._console.print(f"{line}, shown here", markup=False)
+        return True
 
     def _show(self, what: str, done: int, total: int) -> None:
         """One bar at a time: what was done before is no longer news."""

@@ -1,6 +1,6 @@
 """A clip: one video span or image with its caption, as the dataset names it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from arachne.core.errors import DataError
 
@@ -31,6 +31,8 @@ class Clip:
         piece: The part of that, in seconds of the file, which an extraction mode took; None is all.
         other_captions: What it is also described by; each time it trains, one of all is taken.
         dataset: Which of a run's datasets it is of; empty if there is one.
+        fault: Why it cannot be trained, as far as its list alone says; empty if nothing does. Not
+            compared: manifests have it as the row's reason.
     """
 
     path: str
@@ -39,6 +41,7 @@ class Clip:
     piece: TimeSpan | None = None
     other_captions: tuple[str, ...] = ()
     dataset: str = ""
+    fault: str = field(default="", compare=False)
 
     @property
     def captions(self) -> tuple[str, ...]:

@@ -105,6 +105,11 @@ class Cluster:
         """NICs of a node."""
         return self.nics_per_node or self.gpus_per_node
 
+    @property
+    def shares_nics(self) -> bool:
+        """Whether a node has fewer NICs than GPUs, so that transfers may slow each other down."""
+        return self.num_nics < self.gpus_per_node
+
     def nic_share(self, num_members: int) -> float:
         """The part of a NIC's bandwidth that each of a node's `num_members` senders gets.
 
@@ -126,7 +131,7 @@ class Cluster:
         nodes = {self.node_of(rank) for rank in ranks}
         if len(nodes) == 1:
             return self.intra_node
-        if self.num_nics >= self.gpus_per_node:
+        if not self.shares_nics:
             return self.inter_node
         fullest = max(Counter(self.node_of(rank) for rank in ranks).values())
         bandwidth = self.inter_node.bandwidth_bytes_per_s * self.nic_share(fullest)

@@ -18,6 +18,21 @@ _CREDENTIAL = re.compile(
 commits in paths of model caches are: it cannot be told from them."""
 
 
+_SECRET_PARTS = re.compile(
+    r"""
+    (?<=://) (?: [^/\s?\#@'"]+ | [^/\s:'"]*:(?!\d*/)[^\s@'"]* ) (?=@)   # user, user:pass/word
+    | (?<=[?]) (?=[^\s'"]*=) [^\s'"]+? (?= ::|[\s'",)]|$ )   # all of a query
+    """,
+    re.VERBOSE,
+)
+_HIDDEN = "***"
+
+
+def without_credentials(text: str) -> str:
+    """An address, or a message that holds some, without users, passwords and queries."""
+    return _SECRET_PARTS.sub(_HIDDEN, text)
+
+
 def setting_with_credential(table: Mapping[str, Any]) -> str | None:
     """The dotted path of the first text that holds a password or token; None if none does."""
     return next(_found(table, ""), None)

@@ -26,7 +26,21 @@ class Interrupted(KeyboardInterrupt):
 
 
 class ArachneError(Exception):
-    """Base of every error that Arachne raises on purpose; the message says found, needed, fix."""
+    """Base of every error that Arachne raises on purpose; the message says found, needed, fix.
+
+    Args:
+        message: Becomes one line. It may quote names from files, so line ends and all else that
+            does not print, such as what moves a terminal's cursor, are written out (`\\n`).
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_visible(message))
+
+
+def _visible(text: str) -> str:
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 class ConfigError(ArachneError):

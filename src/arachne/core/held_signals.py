@@ -1,4 +1,4 @@
-"""Processes that begin deaf to SIGINT and SIGTERM, until they have decided what these mean to them.
+"""Processes that begin deaf to signals to end, until they have decided what these mean to them.
 
 A forked process has its parent's handlers, and a spawned one none that fits: a signal in its first
 moments would be acted on as if it were the parent, or end it with a traceback.
@@ -9,22 +9,32 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask this process to end: Ctrl-C's, SIGTERM, and SIGHUP of a lost terminal.
+
+    SIGHUP only where it is not ignored: who starts a command by `nohup` wants it to stay.
+    """
+    asked = (signal.SIGINT, signal.SIGTERM)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return asked
+    return (*asked, signal.SIGHUP)
 
 
 @contextmanager
 def signals_held_back() -> Generator[None]:
-    """A context in which both signals wait; processes that are started in it begin deaf to them.
+    """A context in which these signals wait; processes that are started in it begin deaf to them.
 
     Such a process stays deaf unless it calls `end_by_signals`; a thread that is started stays so.
     """
     is_main = threading.current_thread() is threading.main_thread()
     noted: list[int] = []
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    numbers = ending_signals()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     # The kernel gives a signal to any thread that is not deaf: it must not end the process there.
     handlers = {
         number: signal.signal(number, lambda came, _: noted.append(came))
-        for number in (NUMBERS if is_main else ())
+        for number in (numbers if is_main else ())
     }
     try:
         yield

@@ -1,7 +1,7 @@
 """The ledger: a row per input clip, or per piece of it, saying what became of it and why."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from arachne.core.bucket import Bucket
@@ -22,6 +22,8 @@ class LedgerRow:
         bucket: The shape it trains in; None exactly when it was rejected.
         num_tokens: Tokens of that shape; 0 when rejected.
         content: SHA-256 of the source file's bytes; empty if the file could not be read.
+        num_frames: Frames that the file has for it, before retiming; 0 if they are not known.
+        is_decoded: Whether decoding has counted them all; else they are estimated from packets.
     """
 
     clip: Clip
@@ -31,9 +33,19 @@ class LedgerRow:
     bucket: Bucket | None
     num_tokens: int
     content: str
+    num_frames: int = 0
+    is_decoded: bool = False
 
     def __post_init__(self) -> None:
         assert (self.bucket is None) == (self.status == "rejected"), self
+
+    def counted(self, num_frames: int) -> "LedgerRow":
+        """The row after decoding has counted the frames; if they are others, its reason says so."""
+        if self.num_frames in (0, num_frames):
+            return replace(self, num_frames=num_frames, is_decoded=True)
+        note = f"{num_frames} frames were decoded where the file lists {self.num_frames}"
+        reason = f"{self.reason}; {note}" if self.reason else note
+        return replace(self, num_frames=num_frames, is_decoded=True, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

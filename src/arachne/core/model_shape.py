@@ -25,12 +25,14 @@ class Geometry:
     def latent_grid(self, bucket: Bucket) -> tuple[int, int, int]:
         """The latent's size as (frames, height, width).
 
+        Where a patch spans several frames, the first one is repeated until they fill it.
+
         Raises:
             ConfigError: The bucket is not legal for this geometry.
         """
         self.check(bucket)
         return (
-            (bucket.frames - 1) // self.temporal_compression + 1,
+            (bucket.frames - 1) // self.temporal_compression + self.patch[0],
             bucket.height // self.spatial_compression,
             bucket.width // self.spatial_compression,
         )
@@ -56,9 +58,9 @@ class Geometry:
     def frame_step(self) -> int:
         """Legal frame counts are 1, 1 + frame_step, 1 + 2 frame_step, …
 
-        Written for families whose patch does not span frames (`patch[0] == 1`); others pad.
+        So latent frames fill patches but for the first one, which stands for one frame alone.
         """
-        return self.temporal_compression
+        return self.temporal_compression * self.patch[0]
 
     def legal_frames_up_to(self, num_frames: int) -> int:
         """The largest legal frame count that is not above `num_frames` (at least 1)."""

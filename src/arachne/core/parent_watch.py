@@ -3,6 +3,7 @@
 import multiprocessing
 import multiprocessing.connection
 import os
+import select
 import shutil
 import threading
 from pathlib import Path
@@ -29,3 +30,18 @@ def exit_with_parent(
         os._exit(1)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()
+
+
+def exit_with_starter() -> None:
+    """Start a thread that ends this process when the one that started it has ended.
+
+    For a process that another program keeps, as torchrun does its ranks: killed, it passes on
+    nothing.
+    """
+    starter = os.pidfd_open(os.getppid())
+
+    def watch() -> None:
+        select.select([starter], [], [])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="starter watch", daemon=True).start()

@@ -12,8 +12,17 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> str:
-    """A value, dataclass or container of them as one line of JSON."""
-    return msgspec.json.encode(value).decode()
+    """A value, dataclass or container of them as one line of JSON.
+
+    Raises:
+        DataError: A text holds half a character, which UTF-8 has no bytes for.
+    """
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{error.object!r:.80} holds half a character, which JSON in UTF-8 cannot; remove it"
+        ) from error
 
 
 def from_json(
@@ -36,7 +45,7 @@ def from_json(
         if unknown is not None:
             raise DataError(f"{what}: unknown key {unknown.describe()}")
         return msgspec.convert(table, kind)
-    except (msgspec.MsgspecError, AssertionError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, AssertionError, UnicodeError, RecursionError) as error:
         raise DataError(f"{what} cannot be read: {error}") from error
     except DataError:
         raise
@@ -50,5 +59,5 @@ def _as_written(text: str | bytes, kind: type[T], written: Callable[[T], str]) -
         value = msgspec.json.decode(text, type=kind)
         is_same = written(value) == (text if isinstance(text, str) else text.decode())
         return value if is_same else None
-    except (msgspec.MsgspecError, AssertionError, UnicodeDecodeError, RecursionError, ArachneError):
+    except (msgspec.MsgspecError, AssertionError, UnicodeError, RecursionError, ArachneError):
         return None  # the careful way says why

@@ -49,11 +49,12 @@ def load_toml(path: Path, kind: type[T], *, overrides: Sequence[str] = ()) -> T:
     for override in overrides:
         _apply_override(table, override)
     if setting := setting_with_credential(table):
+        where = _source(setting, path.name, overrides)
         raise ConfigError(
-            f"{path.name}: {setting!r} holds a password or token, and settings go into the "
+            f"{where}: {setting!r} holds a password or token, and settings go into the "
             "run's folder; take it out, and give it to its program in the environment"
         )
-    return convert(table, kind, source=path.name)
+    return convert(table, kind, source=path.name, overrides=overrides)
 
 
 def read_table(path: Path | Traversable, *, absent: str) -> dict[str, Any]:
@@ -89,20 +90,40 @@ def read_table(path: Path | Traversable, *, absent: str) -> dict[str, Any]:
         ) from error
 
 
-def convert(table: Mapping[str, Any], kind: type[T], *, source: str) -> T:
-    """Build `kind` from a parsed table.
+def convert(
+    table: Mapping[str, Any], kind: type[T], *, source: str, overrides: Sequence[str] = ()
+) -> T:
+    """Build `kind` from a parsed table, into which `overrides` were written.
 
     Raises:
         ConfigError: A key is unknown, missing or mistyped; the message has its dotted path.
     """
     unknown = unknown_key(kind, table)
     if unknown is not None:
-        raise ConfigError(f"{source}: unknown setting {unknown.describe()}")
+        where = _source(unknown.path, source, overrides)
+        raise ConfigError(f"{where}: unknown setting {unknown.describe()}")
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         what = _with_dotted_path(str(error))
-        raise ConfigError(f"{source}: {what}{_fix(kind, error)}") from error
+        dotted = _dotted(str(error).partition(" - at ")[2])
+        where = _source(dotted, source, overrides)
+        if where == f"--set {dotted}":
+            what = what.removeprefix(f"{dotted}: ")
+        raise ConfigError(f"{where}: {what}{_fix(kind, error)}") from error
+
+
+def _source(dotted: str, file: str, overrides: Sequence[str]) -> str:
+    """Who wrote a setting, or made the section that it names: an override's key, or a file.
+
+    An override's value may be a secret, so no message repeats it.
+    """
+    for override in reversed(overrides):
+        key = override.partition("=")[0].strip()
+        is_within = f"{dotted}.".startswith((f"{key}.", f"{key}["))
+        if dotted and (is_within or key.startswith(f"{dotted}.")):
+            return f"--set {key}"
+    return file
 
 
 def _fix(kind: Any, error: Exception) -> str:
@@ -148,12 +169,17 @@ def _with_dotted_path(message: str) -> str:
     """`Expected `int`, got `str` - at `$.a.b`` becomes `a.b: expected int, got str`."""
     text, _, path = message.partition(" - at ")
     plain = text.replace("`", "")
-    dotted = path.strip("`").removeprefix("$").removeprefix(".")
+    dotted = _dotted(path)
     if plain.startswith(_MISSING):
         key = plain.removeprefix(_MISSING)
         where = f"{dotted}.{key}" if dotted else key
         return f"missing setting {where!r}"
     return f"{dotted}: {plain[:1].lower()}{plain[1:]}" if dotted else plain
+
+
+def _dotted(path: str) -> str:
+    """`$.a.b` of msgspec, in backticks, as `a.b`."""
+    return path.strip("`").removeprefix("$").removeprefix(".")
 
 
 def _apply_override(table: dict[str, Any], override: str) -> None:

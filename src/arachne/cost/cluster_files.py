@@ -16,7 +16,7 @@ from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import convert, read_table
 from arachne.cost.mixed_clusters import joined
 
-_PART = re.compile(r"(?P<file>.+?)x(?P<num_gpus>\d+)(?:\+|$)")
+_PART = re.compile(r"(?P<file>.+?)x(?P<num_gpus>[0-9]+)(?:\+|$)")
 """One kind of node in a cluster's name; a + inside a file's name is none between two kinds."""
 
 MOST_GPUS = 32_768
@@ -249,6 +249,11 @@ def _wrong_values(file: ClusterFile) -> Iterator[str]:
                 f"speeds has {speed}; the fastest GPU has 1, the others less, but at least "
                 f"{_LEAST_SPEED:g}"
             )
+    if file.speeds and max(file.speeds) < 1.0:
+        yield (
+            f"speeds has none above {max(file.speeds)}; the fastest GPU has 1, the others their "
+            "share of its speed"
+        )
     for section, value in (
         ("device", file.device),
         ("intra_node", file.intra_node),

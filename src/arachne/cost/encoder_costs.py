@@ -12,6 +12,7 @@ from arachne.core.model_shape import ModelShape
 from arachne.cost.collectives import transfer_s
 from arachne.cost.encoder_work import EncoderWork, encoder_work
 from arachne.cost.model_counts import model_counts
+from arachne.cost.training_state import HOST_BYTES_PER_S
 
 _CONVOLUTION_RATE = 0.5
 """Rate of 3-D convolutions beside that of matrix products; *assumption*: their kernels read each
@@ -39,6 +40,7 @@ class Encoders:
         max_video_degree: Most GPUs that may share one clip's autoencoding, tile by tile.
         tile_side: Pixels of a side of the square tiles that are encoded one after another, so that
             memory is bounded; None encodes whole frames, which no two GPUs can share.
+        are_on_host: Whether their weights come from the host's memory for each cascade.
     """
 
     video: VideoEncoderShape
@@ -46,6 +48,7 @@ class Encoders:
     element_bytes: int
     max_video_degree: int = 1
     tile_side: int | None = None
+    are_on_host: bool = False
 
     @property
     def parameter_bytes(self) -> float:
@@ -76,14 +79,18 @@ class Encoders:
     def seconds(self, module: Encoder, work: EncoderWork, num_clips: int, device: Device) -> float:
         """Seconds of some work on a full-speed GPU: a launch's fixed cost, and FLOPs at the rate.
 
-        Text runs at the rate that products of its n tokens have, R·n / (n + h). Ignores what the
-        kernels of an encoder cost by themselves, and loading weights from the host.
+        Text runs at the rate that products of its n tokens have, R·n / (n + h). Weights that are on
+        the host are fetched first, weights / `HOST_BYTES_PER_S`. Ignores what the kernels of an
+        encoder cost by themselves.
         """
+        fixed_s = device.launch_s
+        if self.are_on_host:
+            fixed_s += work.parameter_bytes / HOST_BYTES_PER_S
         if module == "vae":
-            return device.launch_s + work.flops / (device.matmul_flops_per_s * _CONVOLUTION_RATE)
+            return fixed_s + work.flops / (device.matmul_flops_per_s * _CONVOLUTION_RATE)
         rows = num_clips * max((text.num_tokens for text in self.texts), default=1)
         slowdown = 1.0 + device.half_rate_tokens / rows
-        return device.launch_s + work.flops * slowdown / device.matmul_flops_per_s
+        return fixed_s + work.flops * slowdown / device.matmul_flops_per_s
 
 
 def published_encoders(model: ModelShape, element_bytes: int) -> Encoders:

@@ -1,4 +1,7 @@
-"""Other ways to store a training's state in which a launch would fit, and what they cost."""
+"""Settings with which a launch would fit, and what they cost.
+
+Changes are told as `--set` takes them: `optimizer.gradients=bfloat16`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,8 +9,9 @@ from itertools import product
 
 from arachne.core.cascade import Cascade
 from arachne.core.units import bytes_text
+from arachne.cost.memory import MemoryUse
 from arachne.cost.model import CostModel, LaunchCost
-from arachne.cost.training_state import BaseBits, TrainingState, lora_weights
+from arachne.cost.training_state import BaseBits, GradientStorage, TrainingState, lora_weights
 
 _LORA_RANK = 16
 """Rank of the adapters that are proposed where the whole model does not fit."""
@@ -15,7 +19,10 @@ _LORA_RANK = 16
 _MOST_WAYS = 4
 """Ways that one message tells."""
 
-_RECOMPUTATION = "recomputation"
+_RECOMPUTE = "planner.recompute"
+
+_BASES: dict[BaseBits, str] = {8: "fp8", 4: "nf4"}
+"""What `memory.base` calls weights of so many bits."""
 
 _HOST_IS_DEVICE = "CPU core"
 """Name of the device in `clusters/cpu.toml`: there is no other memory to move things to."""
@@ -26,21 +33,19 @@ class FittingState:
     """A way to store the state in which a launch fits.
 
     Attributes:
-        changes: What differs from the state that was asked about; none if it fits as it is.
+        changes: Settings that differ from those that were asked about; none if it fits as it is.
         costs: The cost model with it.
-        gpus: Where the launch runs: as asked, or the whole groups that share out parameters.
         cost: Of the launch.
     """
 
     changes: tuple[str, ...]
     costs: CostModel
-    gpus: tuple[int, ...]
     cost: LaunchCost
 
     @property
-    def gpu_s(self) -> float:
-        """GPU-seconds of the launch."""
-        return len(self.gpus) * (self.cost.compute_s + self.cost.communicate_s)
+    def launch_s(self) -> float:
+        """Seconds of the launch."""
+        return self.cost.compute_s + self.cost.communicate_s
 
 
 def fitting_states(
@@ -49,36 +54,36 @@ def fitting_states(
     """All of a fixed list of states in which a launch fits, the cheapest first.
 
     Each recomputes as much as it needs, in quarters of the blocks. A run that trains the whole
-    model is offered smaller gradients, or gradients on the host, parameters shared out inside a
-    node, and adapters. One that trains adapters is offered fewer bits, blocks that wait on the
-    host, and block inputs there.
+    model is offered smaller gradients, gradients on the host, and adapters. One that trains
+    adapters is offered fewer bits, or blocks that wait on the host, and block inputs there.
     """
-    options = replace(costs.options, recompute="auto")
     levels_before = costs.mode(cascade, gpus).recompute_layers
     found: list[FittingState] = []
     for changes, state in _states(costs):
+        recompute = "all" if state.swapped_layers else "auto"  # swapped blocks keep nothing
+        options = replace(costs.options, recompute=recompute)
         changed = replace(costs, state=state, options=options)
-        group = _whole_groups(gpus, state.parameter_shards)
-        cost = changed.launch_cost(cascade, group)
+        cost = changed.launch_cost(cascade, gpus)
         recomputes = cost.mode.recompute_layers > 0
         if not cost.fits or (state.are_inputs_on_host and not recomputes):
             continue
-        if cost.mode.recompute_layers > levels_before:
-            changes = (*changes, _RECOMPUTATION)
-        found.append(FittingState(changes=changes, costs=changed, gpus=group, cost=cost))
-    return tuple(sorted(found, key=lambda state: state.gpu_s))
+        needs_all = state.swapped_layers > 0 and costs.options.recompute != "all"
+        if needs_all or cost.mode.recompute_layers > levels_before:
+            changes = (*changes, f"{_RECOMPUTE}={recompute}")
+        found.append(FittingState(changes=changes, costs=changed, cost=cost))
+    return tuple(sorted(found, key=lambda state: state.launch_s))
 
 
 def fitting_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...]) -> str:
     """What would make a launch fit, each kind of change in its cheapest form; empty if nothing.
 
     Changes that include all of another set that suffices are left out. For example
-    `fits with bfloat16 gradients and recomputation (62.1 GB), or with …`.
+    `fits with optimizer.gradients=bfloat16 and planner.recompute=auto (62.1 GB), or with …`.
     """
     states = fitting_states(costs, cascade, gpus)
     cheapest: dict[str, FittingState] = {}
     for state in states:
-        if not any(set(other.changes) < set(state.changes) for other in states):
+        if not any(_kinds(other.changes) < _kinds(state.changes) for other in states):
             cheapest.setdefault(state.changes[0] if state.changes else "", state)
     ways = [
         f"{' and '.join(cheapest[change].changes)} "
@@ -87,6 +92,30 @@ def fitting_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...]) -> s
         if change in cheapest
     ]
     return "fits with " + ", or with ".join(ways[:_MOST_WAYS]) if ways else ""
+
+
+def _kinds(changes: tuple[str, ...]) -> set[str]:
+    """The changes, with recomputing everything counted as recomputing what is needed."""
+    return {_RECOMPUTE if change.startswith(_RECOMPUTE) else change for change in changes}
+
+
+def roomier_text(use: MemoryUse, memory_bytes: float, smaller: str) -> str:
+    """What gives a launch more room under the same storage; nothing that cannot help.
+
+    Smaller clips help only if what every GPU holds all the time leaves room for any, and more GPUs
+    only if what they do not share out does.
+
+    Args:
+        use: What the launch needs of a GPU.
+        memory_bytes: What it may use.
+        smaller: How to get clips that need less, such as `lower data.resolution`.
+    """
+    ways = [smaller] if use.resident < memory_bytes else []
+    if use.resident - use.optimizer < memory_bytes:
+        ways.append("use more GPUs or GPUs with more memory")
+    else:
+        ways.append("use GPUs with more memory")
+    return ", or ".join(ways)
 
 
 def misfit_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...]) -> str:
@@ -103,14 +132,14 @@ def misfit_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...]) -> st
         )
     return (
         f"would leave some of {degree} GPUs without one of the model's {costs.model.num_heads} "
-        "attention heads; lower planner.max_degree, or allow rings"
+        "attention heads; lower planner.max_degree, or set planner.ring=auto"
     )
 
 
 def _first_changes(costs: CostModel) -> Iterator[str]:
     """Kinds of change in the order in which they are told."""
     for changes, _ in _states(costs):
-        yield (*changes, _RECOMPUTATION)[0]
+        yield (*changes, f"{_RECOMPUTE}=auto")[0]
 
 
 _Changed = tuple[tuple[str, ...], TrainingState]
@@ -122,7 +151,7 @@ def _states(costs: CostModel) -> Iterator[_Changed]:
         yield from _trained_states(costs)
         adapters = lora_weights(costs.model, _LORA_RANK)
         state = replace(costs.state, num_adapter_weights=adapters)
-        words = f"LoRA of rank {_LORA_RANK}"
+        words = f"lora.rank={_LORA_RANK}"
         yield from (((words, *more), changed) for more, changed in _adapted_states(costs, state))
     else:
         yield from _adapted_states(costs, costs.state)
@@ -130,16 +159,11 @@ def _states(costs: CostModel) -> Iterator[_Changed]:
 
 def _trained_states(costs: CostModel) -> Iterator[_Changed]:
     """The whole model is trained."""
-    node = costs.cluster.gpus_per_node
-    shared: list[_Changed] = [((), costs.state)]
-    if node > costs.state.parameter_shards:
-        words = f"parameters shared out over {node} GPUs"
-        shared.append(((words,), replace(costs.state, parameter_shards=node)))
-    for words, state in shared:
-        yield words, state
-        yield (*words, "bfloat16 gradients"), replace(state, gradients="bfloat16")
-        if _has_host(costs):
-            yield (*words, "gradients on the host"), replace(state, gradients="host")
+    yield (), costs.state
+    storages: tuple[GradientStorage, ...] = ("bfloat16", "host")
+    for gradients in storages if _has_host(costs) else storages[:1]:
+        changes = (f"optimizer.gradients={gradients}",)
+        yield changes, replace(costs.state, gradients=gradients)
 
 
 def _adapted_states(costs: CostModel, state: TrainingState) -> Iterator[_Changed]:
@@ -148,14 +172,16 @@ def _adapted_states(costs: CostModel, state: TrainingState) -> Iterator[_Changed
     choices: tuple[BaseBits | None, ...] = (state.base_bits, 8, 4)
     swaps = (state.swapped_layers, num_blocks // 2, num_blocks) if _has_host(costs) else (0,)
     hosts = (False, True) if _has_host(costs) else (False,)
-    for bits, swapped, are_inputs_on_host in product(choices, swaps, hosts):
+    for bits, swapped, are_inputs_on_host in product(dict.fromkeys(choices), swaps, hosts):
+        if bits is not None and swapped:
+            continue  # `[memory]` refuses both together
         changes: list[str] = []
-        if bits != state.base_bits:
-            changes.append(f"a base of {bits} bits")
+        if bits is not None and bits != state.base_bits:
+            changes.append(f"memory.base={_BASES[bits]}")
         if swapped != state.swapped_layers:
-            changes.append(f"{swapped} blocks on the host")
-        if are_inputs_on_host != state.are_inputs_on_host:
-            changes.append("block inputs on the host")
+            changes.append(f"memory.swapped_blocks={swapped}")
+        if are_inputs_on_host and not state.are_inputs_on_host:
+            changes.append("memory.inputs_on_host=true")
         yield (
             tuple(changes),
             replace(
@@ -169,9 +195,3 @@ def _adapted_states(costs: CostModel, state: TrainingState) -> Iterator[_Changed
 
 def _has_host(costs: CostModel) -> bool:
     return costs.cluster.device.name != _HOST_IS_DEVICE
-
-
-def _whole_groups(gpus: tuple[int, ...], num_shards: int) -> tuple[int, ...]:
-    """The ranks, with all that share out parameters with them."""
-    firsts = sorted({gpu // num_shards * num_shards for gpu in gpus})
-    return tuple(rank for first in firsts for rank in range(first, first + num_shards))

@@ -1,7 +1,6 @@
 """Media whose bytes are the cells of an Arrow file: each is a slice of the file, read in place."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from arachne.core.errors import DataError
 from arachne.data.arrow_schema import media_leaves
 from arachne.data.file_identity import remembered
 from arachne.data.media_file import MediaFile
+from arachne.data.remote_path import DatasetPath, RemotePath
 
 # pyarrow ships no types.
 pa: Any = pyarrow
@@ -21,14 +21,19 @@ pc: Any = pyarrow.compute
 _FILE_MAGIC = b"ARROW1"
 
 
-def open_arrow(path: Path) -> tuple[Any, int]:
+def open_arrow(path: DatasetPath) -> tuple[Any, int]:
     """A file's table, mapped into memory, and the address of its first byte.
 
     Both of Arrow's formats are read: the stream, which Hugging Face datasets write, and the file.
 
     Raises:
-        DataError: It is no Arrow file, or is damaged.
+        DataError: It is no Arrow file, is damaged, or not on this machine.
     """
+    if isinstance(path, RemotePath):
+        raise DataError(
+            f"{path.name!r} is an Arrow file, which is read in place and must lie on this machine; "
+            "copy it here, or save the dataset as Parquet"
+        )
     try:
         mapped = pa.memory_map(str(path))
         is_file = mapped.read(len(_FILE_MAGIC)) == _FILE_MAGIC
@@ -39,25 +44,30 @@ def open_arrow(path: Path) -> tuple[Any, int]:
         table = reader.read_all()
         table.validate(full=True)  # damaged offsets would point outside the file
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path.name!r} is not Arrow: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{path.name!r} is not Arrow: {_words(error)}") from error
     return table, address
+
+
+def _words(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _read_cells(file: MediaFile) -> Mapping[str, NDArray[np.int64]]:
     table, address = open_arrow(file.path)
-    return {
-        column: _slices(table.column(column), address, file.num_bytes)
-        for column in media_leaves(table.schema, file.path.name)
-    }
+    media = media_leaves(table.schema, file.path.name)
+    try:
+        return {c: _slices(table.column(c), address, file.num_bytes) for c in media}
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise DataError(f"{file.path.name!r} is damaged: {_words(error)}") from error
 
 
-_cells_of: Callable[[Path | MediaFile], Mapping[str, NDArray[np.int64]]] = remembered(
+_cells_of: Callable[[DatasetPath | MediaFile], Mapping[str, NDArray[np.int64]]] = remembered(
     _read_cells, max_files=16
 )
 """By column, (offset, bytes) of each row [N, 2]; a row that holds nothing has -1 bytes."""
 
 
-def arrow_cell(path: Path, row: int, column: str) -> MediaFile:
+def arrow_cell(path: DatasetPath, row: int, column: str) -> MediaFile:
     """A cell's bytes.
 
     Raises:
@@ -101,7 +111,9 @@ def _chunk_slices(chunk: Any, address: int, file_bytes: int) -> NDArray[np.int64
     if data is None or not filled.any():
         return found
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    marks = np.frombuffer(offsets, dtype=width)[values.offset :][: len(values) + 1]
+    # As many as there are: a damaged buffer need not end with a whole one.
+    marks = np.frombuffer(offsets, dtype=width, count=values.offset + len(values) + 1)
+    marks = marks[values.offset :]
     first = data.address - address
     starts, ends = marks[:-1].astype(np.int64) + first, marks[1:].astype(np.int64) + first
     if first < 0 or (ends[filled] > file_bytes).any():

@@ -6,15 +6,22 @@ from pathlib import Path
 from uuid import uuid4
 
 from arachne.core.errors import DataError
+from arachne.core.refused_write import refusal
 
 _LEFTOVER_S = 3600.0
 """No file takes this long to write; clocks of two machines differ by less."""
 
 
-def write_whole(path: Path, content: bytes) -> None:
+CACHE_FIX = (
+    "make room or give this user the right to write there, or set data.cache to another folder"
+)
+
+
+def write_whole(path: Path, content: bytes, *, fix: str = "") -> None:
     """Write `content` under a temporary name beside `path`, sync it, then rename.
 
-    A kill in between leaves a `.tmp` file, which nothing reads.
+    A kill in between leaves a `.tmp` file, which nothing reads. `fix` is what users may do when the
+    file cannot be written.
 
     Raises:
         DataError: The disk is full, or the folder cannot be written.
@@ -30,7 +37,13 @@ def write_whole(path: Path, content: bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise DataError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+        raise cannot_write(path, error, fix) from error
+
+
+def cannot_write(path: Path, error: OSError, fix: str) -> DataError:
+    """One line that names the file, what the system says, and what users may do, if anything."""
+    what = f"cannot write {str(path)!r}: {refusal(error)}"
+    return DataError(f"{what}; {fix}" if fix else what)
 
 
 def remove_leftovers(folder: Path) -> None:

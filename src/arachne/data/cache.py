@@ -7,6 +7,7 @@ encoder leaves the latents as they are, and a new resolution leaves the text.
 import hashlib
 import json
 import struct
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +20,12 @@ from safetensors.numpy import load, save
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
-from arachne.data.atomic_file import write_whole
+from arachne.data.atomic_file import CACHE_FIX, cannot_write, write_whole
 from arachne.data.decode import DECODE_VERSION
 from arachne.data.frame_size import Fit
 
 _TENSOR = "array"
+_FRAMES = "decoded_frames"
 _MAX_HEADER_BYTES = 2**20
 
 
@@ -66,13 +68,18 @@ class LatentCache:
 
     def has(self, key: str) -> bool:
         """Whether a whole file is there; a truncated one counts as absent, to be made again."""
+        return self._metadata(key) is not None
+
+    def _metadata(self, key: str) -> dict[str, str] | None:
+        """What the header of a whole file says; None if there is none."""
         path = self.path_of(key)
         try:
             with path.open("rb") as file:
                 header = _header(file.read(8 + _MAX_HEADER_BYTES))
         except (OSError, DataError):
-            return False
-        return path.stat().st_size == header.end and header.metadata.get("key") == key
+            return None
+        is_whole = path.stat().st_size == header.end and header.metadata.get("key") == key
+        return header.metadata if is_whole else None
 
     def get(self, key: str) -> NDArray[Any]:
         """The array of a key.
@@ -105,8 +112,16 @@ class LatentCache:
         with suppress(OSError):
             self.path_of(key).unlink(missing_ok=True)
 
-    def put(self, key: str, array: NDArray[Any]) -> None:
+    def frames_of(self, key: str) -> int | None:
+        """How many frames decoding has counted for an array; None if it is not known."""
+        metadata = self._metadata(key)
+        found = metadata.get(_FRAMES, "") if metadata is not None else ""
+        return int(found) if found.isdecimal() else None
+
+    def put(self, key: str, array: NDArray[Any], *, num_frames: int | None = None) -> None:
         """Store an array whole or not at all; an older one of the same key is replaced.
+
+        `num_frames` is how many frames decoding has counted for it.
 
         Raises:
             DataError: The disk is full, or the folder cannot be written.
@@ -117,8 +132,26 @@ class LatentCache:
             "shape": json.dumps(list(whole.shape)),
             "sha256": _sha256(whole),
         }
+        if num_frames is not None:
+            metadata[_FRAMES] = str(num_frames)
         content = _in_key_order(save({_TENSOR: whole}, metadata=metadata))
-        write_whole(self.path_of(key), content)
+        write_whole(self.path_of(key), content, fix=CACHE_FIX)
+
+
+def check_cache(folder: Path) -> None:
+    """Look, before all the work, whether a cache can be written there; nothing stays behind.
+
+    Raises:
+        DataError: It cannot.
+    """
+    standing = folder.absolute()
+    try:
+        while not standing.exists():
+            standing = standing.parent
+        with tempfile.TemporaryFile(dir=standing):
+            pass
+    except OSError as error:
+        raise cannot_write(folder, error, CACHE_FIX) from error
 
 
 def _damaged(path: Path) -> str:

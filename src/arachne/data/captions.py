@@ -1,11 +1,10 @@
 """Text files that people wrote on any system, as plain text."""
 
-from pathlib import Path
-
 from arachne.core.errors import DataError
+from arachne.data.remote_path import DatasetPath
 
 
-def read_text(path: Path, name: str) -> str:
+def read_text(path: DatasetPath, name: str) -> str:
     """A UTF-8 file's text without its byte order mark; `name` is what messages call it.
 
     Raises:
@@ -30,6 +29,35 @@ def decoded_text(content: bytes, name: str) -> str:
         raise DataError(f"{name!r} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
+def lines_of(text: str) -> list[str]:
+    """A text's lines, which end with `\\n`, `\\r` or both.
+
+    `str.splitlines` also ends them at U+2028, U+0085 and others, which captions may hold.
+    """
+    return _plain_ends(text).split("\n")
+
+
 def as_caption(text: str) -> str:
     """A caption without outer white space, its line ends as `\\n`."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
+    return _plain_ends(text).strip()
+
+
+def half_character(text: str) -> str | None:
+    """The first half of a character (a lone surrogate) as it is escaped, `\\ud83d`; None if none.
+
+    JSON can hold them, where an emoji was cut in two; UTF-8, and so a manifest, cannot.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return written_out(text[error.start])
+    return None
+
+
+def written_out(text: str) -> str:
+    """A text whose halves of characters are escaped, so that it can be stored."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _plain_ends(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -15,13 +15,16 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from arachne.core.errors import DataError
+from arachne.data.atomic_file import CACHE_FIX, cannot_write
 from arachne.data.process_identity import has_ended, own_identity
 
 EXPIRES_S = 60.0
 """*Assumption*: longer than any pause of a process or network file system that still lives."""
 
 _BEATS_PER_EXPIRY = 6
+
+_Mark = tuple[int, int]
+"""A claim's inode and when it was last touched. A new claim may get the inode of an older one."""
 
 
 class Claims:
@@ -36,7 +39,7 @@ class Claims:
         self._identity = own_identity()
         self._held: set[str] = set()
         self._lock = threading.Lock()
-        self._watched: dict[str, tuple[tuple[int, int], float]] = {}
+        self._watched: dict[str, tuple[_Mark, float]] = {}
         self._closing = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="claims", daemon=True)
 
@@ -44,7 +47,7 @@ class Claims:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _cannot_write(self._folder, error) from error
+            raise cannot_write(self._folder, error, CACHE_FIX) from error
         self._beats.start()
         return self
 
@@ -67,8 +70,10 @@ class Claims:
             DataError: The folder cannot be written.
         """
         path = self._path_of(key)
-        if not self._create(path) and not (self._is_abandoned(key) and self._take_over(path)):
-            return False
+        if not self._create(path):
+            mark = self._abandoned(key)
+            if mark is None or not self._take_over(path, mark):
+                return False
         self._watched.pop(key, None)
         with self._lock:
             self._held.add(key)
@@ -92,34 +97,38 @@ class Claims:
         except FileExistsError:
             return False
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise cannot_write(path, error, CACHE_FIX) from error
         return True
 
-    def _is_abandoned(self, key: str) -> bool:
-        """Whether a claim's owner has ended, or it has stood untouched for `expires_s`."""
+    def _abandoned(self, key: str) -> _Mark | None:
+        """The mark of a claim whose owner has ended, or that has stood untouched for `expires_s`;
+        None of another.
+        """
         path = self._path_of(key)
-        owner = _owner_of(path)
-        if owner and has_ended(owner):
-            return True
         try:
-            stat = path.stat()
+            mark = _mark_of(path)
         except FileNotFoundError:
-            return False
-        beat = (stat.st_ino, stat.st_mtime_ns)
+            return None
+        owner = _owner_of(
+            path
+        )  # after its mark: should the claim change hands now, the mark is old
+        if owner and has_ended(owner):
+            return mark
         now_s = time.monotonic()
         seen, since_s = self._watched.get(key, (None, now_s))
-        if seen != beat:
+        if seen != mark:
             since_s = now_s
-        self._watched[key] = (beat, since_s)
-        return now_s - since_s > self._expires_s
+        self._watched[key] = (mark, since_s)
+        return mark if now_s - since_s > self._expires_s else None
 
-    def _take_over(self, path: Path) -> bool:
-        """Move an abandoned claim aside, of which only one process is capable, and claim anew."""
+    def _take_over(self, path: Path, mark: _Mark) -> bool:
+        """Move the claim with this mark aside, of which only one process is capable, and claim
+        anew; False if it has another by now.
+        """
         aside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
-            before = path.stat().st_ino
             os.rename(path, aside)
-            if aside.stat().st_ino != before:  # another process was faster, and this is its claim
+            if _mark_of(aside) != mark:  # another process was faster, or its owner lives
                 os.rename(aside, path)
                 return False
             aside.unlink()
@@ -145,13 +154,16 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _mark_of(path: Path) -> _Mark:
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns
+
+
 def _owner_of(path: Path) -> str:
-    """The identity in a claim; empty if it is gone, or its owner was ended before it wrote it."""
+    """The identity in a claim; empty if it is gone, or its owner was ended before it wrote it, and
+    no process's if something else wrote it.
+    """
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _cannot_write(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {str(path)!r}: {error.strerror or error}")

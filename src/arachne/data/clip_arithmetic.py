@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 from arachne.core.clip import Clip, MediaFacts, TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.core.units import count_text
+from arachne.data.extraction import piece_spans
 from arachne.data.frame_size import FrameSize, ideal_size, scaled_size
 from arachne.data.probe import timeline_of
+from arachne.data.remote_path import DatasetPath
 from arachne.data.shapes import ShapeRules
 from arachne.data.source_media import source_media
 from arachne.data.timeline import Cut, Timeline, cut, facts_of, retimed_count
@@ -39,7 +40,7 @@ def clips_named(clips: Sequence[Clip], name: str) -> tuple[Clip, ...]:
 
 
 def clip_arithmetic(
-    root: Path, rows: Sequence[LedgerRow], rules: ShapeRules, geometry: Geometry
+    root: DatasetPath, rows: Sequence[LedgerRow], rules: ShapeRules, geometry: Geometry
 ) -> tuple[Step, ...]:
     """The steps of an inspected clip, as far as it got; `rows` are those of all its pieces."""
     row = rows[0]
@@ -72,7 +73,7 @@ def _steps(
         yield "retimed", _retimed_text(facts, rules.fps, count)
     yield "length", _length_text(rules, geometry, count, is_still)
     if row.bucket is not None:
-        yield from _piece_steps(timeline, rows, rules, count, row.bucket.frames)
+        yield from _piece_steps(timeline, part, rows, rules, count)
     yield "area", _area_text(facts, rules)
     size = rules.size_of(facts, geometry)
     if isinstance(size, FrameSize):
@@ -109,16 +110,19 @@ def _retimed_text(facts: MediaFacts, fps: float, count: int) -> str:
 
 
 def _piece_steps(
-    timeline: Timeline, rows: Sequence[LedgerRow], rules: ShapeRules, count: int, frames: int
+    timeline: Timeline, part: Cut, rows: Sequence[LedgerRow], rules: ShapeRules, count: int
 ) -> Iterator[Step]:
     """Where each piece of the clip begins, and what of the file it shows."""
+    assert rows[0].bucket is not None, rows[0]
+    frames = rows[0].bucket.frames
     starts = rules.extraction.starts(count, frames)
-    for number, (row, start) in enumerate(zip(rows, starts, strict=True), start=1):
-        if row.clip.piece is None:
-            continue
-        span = cut(timeline, row.clip.piece)
+    if rows[0].clip.piece is None:
+        return
+    spans = piece_spans(timeline, part, starts, frames, rules.fps)
+    for row, piece in zip(rows, spans, strict=True):
+        start, span = starts[piece.number], cut(timeline, piece.span)
         yield (
-            f"piece {number} of {len(rows)}",
+            f"piece {piece.number + 1} of {len(starts)}",
             f"{rules.extraction.mode}: {start:,} to {start + frames - 1:,} of {count:,} frames; "
             f"from frame {span.first:,} of the file, shown at {span.start_s:.3f} s; "
             f"called {row.clip.name}",

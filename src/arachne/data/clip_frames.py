@@ -11,11 +11,15 @@ from arachne.data.timed_frame import Pixels
 
 
 class ClipFrames:
-    """Decodes clips; a context that ends the process. For one thread at a time."""
+    """Decodes clips; a context that ends the process. For one thread at a time.
+
+    `counts` has the frames of clips that were decoded to their end, by the key of their latents.
+    """
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
         self._decoder = GuardedDecoder(time_limit_s=workshop.time_limit_s)
+        self.counts: dict[str, int] = {}
 
     def read(self, row: LedgerRow) -> Pixels:
         """A clip's pixels [F, H, W, 3], 3 bytes each.
@@ -31,7 +35,9 @@ class ClipFrames:
             self._decoder.start(decode_job(self._workshop, row))
             found = self._decoder.result()
             if not isinstance(found, Refusal):
-                return found.copy(order="K")  # the next clip overwrites them
+                if found.num_frames is not None:
+                    self.counts[key] = found.num_frames
+                return found.pixels.copy(order="K")  # the next clip overwrites them
             reason = found.reason
             if found.is_lasting:
                 store.rejections.add(key, reason)

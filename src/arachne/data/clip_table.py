@@ -103,8 +103,11 @@ class _Columns:
     find_media: FindMedia
 
     def clips(self, row: TableRow) -> Iterator[Uncaptioned]:
-        """A row's clips: one, or one for each of its spans."""
+        """A row's clips: one, or one for each of its spans; with a fault if its cell is empty."""
         path = self._media_path(row)
+        if path is None:
+            yield Uncaptioned(path=row.where, caption=None, fault=f"{row.where} names no file")
+            return
         where = f"{row.where} ({path!r})"
         caption = self._value(row, self.caption)
         spans = _listed(self._value(row, self.span), where) if self.span else None
@@ -127,10 +130,13 @@ class _Columns:
             other_captions=tuple(captions[1:]),
         )
 
-    def _media_path(self, row: TableRow) -> str:
+    def _media_path(self, row: TableRow) -> str | None:
+        """Of the row's file; None where a column that holds media has nothing in it."""
+        has_media = False
         for column in self.paths:
             value = self._value(row, column)
             if isinstance(value, dict):  # a Hugging Face column of videos or pictures
+                has_media = True
                 found = cast(dict[str, Any], value)
                 value = found.get("path")
                 if isinstance(found.get("bytes"), InTable):
@@ -139,6 +145,8 @@ class _Columns:
                 return path
         if path := _path_text(self._value(row, self.video_id)):
             return self.find_media(path)
+        if has_media:
+            return None
         raise DataError(f"{row.where} names no file")
 
     @staticmethod
@@ -178,7 +186,8 @@ def _captions(value: Any, where: str) -> list[str]:
 def _caption(value: Any, where: str) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else as_caption(value)
-    raise DataError(f"{where} has {value!r:.60} as its caption; it must be text")
+    found = "bytes" if isinstance(value, dict) and "bytes" in value else f"{value!r:.60}"
+    raise DataError(f"{where} has {found} as its caption; it must be text")
 
 
 def _listed(value: Any, where: str) -> list[Any] | None:

@@ -6,7 +6,6 @@ in the table, and `path`, the file that they came from or that is meant.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
@@ -16,6 +15,7 @@ import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 from arachne.core.errors import DataError
 from arachne.data import arrow_cells, parquet_cells
 from arachne.data.arrow_schema import media_leaves
+from arachne.data.remote_path import DatasetPath
 
 # pyarrow ships no types.
 pa: Any = pyarrow
@@ -44,17 +44,19 @@ IsRead = Callable[[str], bool]
 """Whether the values of a column, by its name in small letters, are of any use."""
 
 
-def read_parquet(path: Path, name: str, is_read: IsRead) -> Columns:
+def read_parquet(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
     """A Parquet table, with the values of some columns; `name` is what messages call it.
 
     Raises:
         DataError: It cannot be read.
     """
     try:
-        with pq.ParquetFile(str(path)) as file:
+        with path.open("rb") as content, pq.ParquetFile(content) as file:
             schema = file.schema_arrow
             all_media = media_leaves(schema, name)
             media = {c: leaf for c, leaf in all_media.items() if is_read(c)}
+            if media:
+                parquet_cells.check_footer(file.metadata, name)
             read = [c for c in schema.names if is_read(c)]
             table = file.read(columns=[leaf for c in read for leaf in _leaves(c, schema, media)])
             filled = {c: parquet_cells.filled_rows(file, name, leaf) for c, leaf in media.items()}
@@ -63,7 +65,7 @@ def read_parquet(path: Path, name: str, is_read: IsRead) -> Columns:
         raise DataError(f"{name} cannot be read as Parquet: {_words(error)}") from error
 
 
-def read_arrow(path: Path, name: str, is_read: IsRead) -> Columns:
+def read_arrow(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
     """An Arrow table, with the values of some columns; `name` is what messages call it.
 
     Raises:

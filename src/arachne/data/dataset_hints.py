@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from arachne.core.errors import DataError
 from arachne.data.media_suffixes import has_media_name
+from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import dataset_folder, source_path
 from arachne.data.table_rows import TABLE_SUFFIXES
 
@@ -15,7 +16,7 @@ _ARCHIVES = (".zip", ".7z", ".rar")
 _TABLE_STEM = "metadata"
 
 
-def missing_caption_hint(root: Path, path: str) -> str:
+def missing_caption_hint(root: DatasetPath, path: str) -> str:
     """Where the caption of a media file may be that has none; empty if there is no sign of one."""
     for suffix in _CAPTION_SUFFIXES if has_media_name(path) else ():
         name = PurePosixPath(path).with_suffix(suffix).as_posix()
@@ -25,7 +26,7 @@ def missing_caption_hint(root: Path, path: str) -> str:
     return next(_unread_tables(dataset_folder(root)), "")
 
 
-def no_clip_hint(root: Path) -> str:
+def no_clip_hint(root: DatasetPath) -> str:
     """Why a folder that should hold clips holds none; empty if there is no sign of any."""
     folder = dataset_folder(root)
     archives = (name for name in _names(folder) if name.lower().endswith(_ARCHIVES))
@@ -40,19 +41,20 @@ def separator_hint(columns: tuple[str, ...]) -> str:
     return f"{found[0]} stands between its columns, and only commas are read" if found else ""
 
 
-def _unread_tables(folder: Path) -> Iterator[str]:
+def _unread_tables(folder: DatasetPath) -> Iterator[str]:
     """Tables that list clips in a folder below, or in a format that is not read."""
     for name in _names(folder):
         if Path(name).suffix.lower() in _OTHER_TABLES and not has_media_name(name):
             readable = ", ".join(TABLE_SUFFIXES)
             yield f"{name!r} is there, but only {readable} are read: save it as CSV"
-        for suffix in TABLE_SUFFIXES:
+        # Far away each look takes a request.
+        for suffix in TABLE_SUFFIXES if isinstance(folder, Path) else ():
             if (folder / name / f"{_TABLE_STEM}{suffix}").is_file():
                 below = f"{name}/{_TABLE_STEM}{suffix}"
                 yield f"{below!r} lists clips: name {str(folder / name)!r} as the dataset"
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: DatasetPath) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))

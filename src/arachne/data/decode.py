@@ -1,8 +1,7 @@
 """A clip's pixels, brought to its bucket: retimed by time stamps, scaled, cropped or framed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from arachne.data.frame_size import Fit, scaled_size
 from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.picture_source import picture_frames
 from arachne.data.probe import is_picture_file, timeline_of
+from arachne.data.remote_path import DatasetPath
 from arachne.data.timed_frame import Pixels, TimedFrame, empty_pixels
 from arachne.data.timeline import SLACK_S, Cut, Timeline, cut, retimed_count
 from arachne.data.video_source import video_frames
@@ -20,25 +20,31 @@ from arachne.data.video_source import video_frames
 DECODE_VERSION = 2
 """Goes into every cache key: raise it when the same clip would give other pixels."""
 
+TellCount = Callable[[int], None]
+"""Told how many frames a clip's part of its file has, once decoding has counted them all."""
+
 _LOST_SHARE = 0.1
 """Hidden reference frames (VP8) are packets that show nothing: so many frames may be missing."""
 
 
 def decode_clip(
-    file: Path | MediaFile,
+    file: DatasetPath | MediaFile,
     span: TimeSpan | None,
     bucket: Bucket,
     fps: float,
     *,
     fit: Fit = "crop",
     into: Pixels | None = None,
+    tell_count: TellCount | None = None,
+    is_counted: bool = False,
 ) -> Pixels:
     """The clip's frames [F, H, W, 3], where frame k is the source frame nearest to k / fps.
 
     Frames are scaled until they just cover the bucket, in their own aspect ratio, and what stands
     out on both sides is cropped; to `letterbox` them, until they just fit into it, and both sides
     are black. Decoding begins at the keyframe before the span and ends
-    with the last frame that is needed. They are written to `into` where it is given.
+    with the last frame that is needed, or with `is_counted` with the span. They are written to
+    `into` where it is given. `tell_count` is called if decoding came to the span's end.
 
     Raises:
         DataError: The file cannot be decoded, or decoding gives fewer frames than the bucket needs.
@@ -50,7 +56,8 @@ def decode_clip(
         source = picture_frames(media, timeline)
     else:
         source = video_frames(media, timeline, part.first)
-    picked = _pick(_within(source, part), timeline, part, bucket, fps)
+    seen = _Seen()
+    picked = _pick(_within(source, part), timeline, part, bucket, fps, seen, is_counted)
     shape = (bucket.frames, bucket.height, bucket.width, 3)
     pixels = empty_pixels(bucket.frames, bucket.height, bucket.width) if into is None else into
     assert pixels.shape == shape, pixels.shape
@@ -65,6 +72,8 @@ def decode_clip(
             continue
         for color, plane in enumerate(frame.planes(width, height)):
             pixels[index, shown_rows, shown_columns, color] = plane[rows, columns]
+    if seen.is_all and tell_count is not None:
+        tell_count(seen.count)
     return pixels
 
 
@@ -85,20 +94,26 @@ def _within(source: Iterator[TimedFrame], part: Cut) -> Iterator[TimedFrame]:
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """The frames that decoding has given so far."""
+    """The frames that decoding has given so far; whether there are no more."""
 
     count: int = 0
     last: TimedFrame | None = None
+    is_all: bool = False
 
 
 def _pick(
-    frames: Iterator[TimedFrame], timeline: Timeline, part: Cut, bucket: Bucket, fps: float
+    frames: Iterator[TimedFrame],
+    timeline: Timeline,
+    part: Cut,
+    bucket: Bucket,
+    fps: float,
+    seen: _Seen,
+    is_counted: bool,
 ) -> Iterator[tuple[int, bool, TimedFrame]]:
     """(index in the clip, whether it repeats the one before, frame) for each frame of the clip.
 
     A frame is final once a later one is known, which is farther from the wanted time.
     """
-    seen = _Seen()
     index, previous = 0, None
     for frame in frames:
         seen.count += 1
@@ -110,8 +125,10 @@ def _pick(
             previous = seen.last
             index += 1
         seen.last = frame
-        if index == bucket.frames:
+        if index == bucket.frames and not is_counted:
             break
+    else:
+        seen.is_all = True
     _refuse_lost_frames(seen, timeline, part)
     assert seen.last is not None
     while index < bucket.frames:

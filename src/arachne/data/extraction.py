@@ -94,6 +94,33 @@ def num_covered(starts: Sequence[int], frames: int) -> int:
     return sum(min(frames, after - before) for before, after in pairwise(starts)) + frames
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceSpan:
+    """A piece that trains.
+
+    Attributes:
+        number: Which of the starts it begins at, counted from 0.
+        span: What of the file it is.
+    """
+
+    number: int
+    span: TimeSpan
+
+
+def piece_spans(
+    timeline: Timeline, part: Cut, starts: Sequence[int], frames: int, fps: float
+) -> tuple[PieceSpan, ...]:
+    """The pieces of a part that begin at some frames at `fps`, each piece once.
+
+    Where a source frame is shown for long, several starts may lie within it: they give one piece,
+    called after the first of them.
+    """
+    numbers: dict[TimeSpan, int] = {}
+    for number, start in enumerate(starts):
+        numbers.setdefault(piece_span(timeline, part, start, frames, fps), number)
+    return tuple(PieceSpan(number=number, span=span) for span, number in numbers.items())
+
+
 def piece_span(timeline: Timeline, part: Cut, start: int, frames: int, fps: float) -> TimeSpan:
     """Where in a file the piece lies that begins `start` frames at `fps` into a part of it.
 

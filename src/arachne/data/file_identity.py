@@ -7,16 +7,18 @@ size and modification time is read again.
 import hashlib
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import TypeVar
 
 from arachne.data.file_stamp import Stamp, stamp_of
 from arachne.data.media_file import MediaFile, as_media_file
+from arachne.data.remote_path import DatasetPath
 
 T = TypeVar("T")
 
 
-def remembered(read: Callable[[MediaFile], T], max_files: int) -> Callable[[Path | MediaFile], T]:
+def remembered(
+    read: Callable[[MediaFile], T], max_files: int
+) -> Callable[[DatasetPath | MediaFile], T]:
     """`read`, with the answers for the last `max_files` unchanged files kept.
 
     What it gives also takes a path, which means the whole file.
@@ -26,7 +28,7 @@ def remembered(read: Callable[[MediaFile], T], max_files: int) -> Callable[[Path
     def read_once(file: MediaFile, _stamp: Stamp) -> T:
         return read(file)
 
-    def read_or_remember(file: Path | MediaFile) -> T:
+    def read_or_remember(file: DatasetPath | MediaFile) -> T:
         media = as_media_file(file)
         return read_once(media, stamp_of(media.path))
 
@@ -38,5 +40,5 @@ def _hash(file: MediaFile) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-content_of: Callable[[Path | MediaFile], str] = remembered(_hash, max_files=1024)
+content_of: Callable[[DatasetPath | MediaFile], str] = remembered(_hash, max_files=1024)
 """SHA-256 of a file's bytes, or of a slice's, in hex."""

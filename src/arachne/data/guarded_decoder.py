@@ -23,12 +23,13 @@ import numpy as np
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
-from arachne.core.errors import DataError
+from arachne.core.errors import ArachneError, DataError
 from arachne.core.held_signals import end_by_signals, signals_held_back
 from arachne.data.decode import decode_clip
 from arachne.data.file_identity import content_of
 from arachne.data.frame_size import Fit
 from arachne.data.limits import MAX_DECODE_BYTES
+from arachne.data.remote_path import DatasetPath, RemotePath
 from arachne.data.source_media import source_media
 from arachne.data.timed_frame import Pixels, as_pixels
 
@@ -47,7 +48,7 @@ class DecodeJob:
         fit: Whether what does not fit the bucket is cropped, or set in black.
     """
 
-    root: Path
+    root: DatasetPath
     path: str
     content: str
     span: TimeSpan | None
@@ -73,6 +74,23 @@ class Refusal:
     is_lasting: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decoded:
+    """A clip that was decoded.
+
+    Attributes:
+        pixels: Its frames [F, H, W, 3], valid until the next clip is started.
+        num_frames: How many frames the file has for it; None if not all were decoded.
+    """
+
+    pixels: Pixels
+    num_frames: int | None
+
+
+_Answer = Refusal | int | None
+"""Why there are no pixels, or else how many frames were counted."""
+
+
 class GuardedDecoder:
     """A decoding process, started with the first clip; a context that ends it.
 
@@ -84,7 +102,7 @@ class GuardedDecoder:
         self._memory_bytes = memory_bytes
         self._pixels = _SharedPixels(os.memfd_create("arachne pixels"))
         self._process: Any = None
-        self._connection: Connection[DecodeJob, Refusal | None] | None = None
+        self._connection: Connection[DecodeJob, _Answer] | None = None
         self._job: DecodeJob | None = None
 
     def __enter__(self) -> Self:
@@ -105,17 +123,20 @@ class GuardedDecoder:
         self._job = job
         self._send(job)
 
-    def result(self) -> Pixels | Refusal:
-        """The pixels of the clip that was started, valid until the next one is."""
+    def result(self) -> Decoded | Refusal:
+        """What became of the clip that was started."""
         job, self._job = self._job, None
         assert job is not None, "no clip was started"
         for is_last in (False, True):
             try:
-                return self._receive() or self._pixels.of(job)
+                answer = self._receive(job)
+                if isinstance(answer, Refusal):
+                    return answer
+                return Decoded(pixels=self._pixels.of(job), num_frames=answer)
             except (EOFError, OSError):
                 how = self._end()
             if how == "SIGALRM":
-                return _took_too_long(self._time_limit_s)
+                return _took_too_long(job, self._time_limit_s)
             if is_last:
                 break
             self._send(job)
@@ -145,7 +166,7 @@ class GuardedDecoder:
         except OSError:  # it ended while it was idle; `result` starts another one
             return
 
-    def _receive(self) -> Refusal | None:
+    def _receive(self, job: DecodeJob) -> _Answer:
         """What the process answers.
 
         Raises:
@@ -154,11 +175,11 @@ class GuardedDecoder:
         assert self._connection is not None
         # Its own timer ends it sooner, unless it was suspended.
         if self._connection.poll(self._time_limit_s + _START_S):
-            answer: Refusal | None = self._connection.recv()
+            answer: _Answer = self._connection.recv()
             return answer
         self._process.kill()
         self._end()
-        return _took_too_long(self._time_limit_s)
+        return _took_too_long(job, self._time_limit_s)
 
     def _end(self) -> str:
         """End the process; how it had ended."""
@@ -235,19 +256,29 @@ def _serve(
             connection.send(answer)
 
 
-def _decoded(job: DecodeJob, shared: _SharedPixels, memory_bytes: int) -> Refusal | None:
-    """Decode a clip into the shared memory, or say why not."""
+def _decoded(job: DecodeJob, shared: _SharedPixels, memory_bytes: int) -> _Answer:
+    """Decode a clip into the shared memory, or say why not; its frames if all were counted."""
+    counts: list[int] = []
     try:
         file = source_media(job.root, job.path)
         if content_of(file) != job.content:
             return Refusal(
-                reason="the file has changed since it was inspected; inspect it again",
+                reason="the file has changed since it was inspected; take it as it is now with: "
+                "arachne prepare --again",
                 is_lasting=False,
             )
-    except (DataError, OSError) as error:
+    except (ArachneError, OSError) as error:
         return Refusal(reason=_words(error), is_lasting=False)
     try:
-        decode_clip(file, job.span, job.bucket, job.fps, fit=job.fit, into=shared.of(job))
+        decode_clip(
+            file,
+            job.span,
+            job.bucket,
+            job.fps,
+            fit=job.fit,
+            into=shared.of(job),
+            tell_count=counts.append,
+        )
     except DataError as error:
         return Refusal(reason=str(error), is_lasting=True)
     except MemoryError:
@@ -257,11 +288,11 @@ def _decoded(job: DecodeJob, shared: _SharedPixels, memory_bytes: int) -> Refusa
         )
     except Exception as error:  # libraries have many for damaged files; the other clips go on
         return Refusal(reason=_words(error), is_lasting=False)
-    return None
+    return counts[0] if counts else None
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, DataError):
+    if isinstance(error, ArachneError):
         return str(error)
     if isinstance(error, OSError):
         return f"the file cannot be read: {error.strerror or error}"
@@ -273,5 +304,9 @@ def _address_space_bytes() -> int:
         return int(file.read().split()[0]) * mmap.PAGESIZE
 
 
-def _took_too_long(time_limit_s: float) -> Refusal:
+def _took_too_long(job: DecodeJob, time_limit_s: float) -> Refusal:
+    """What is far away may be read faster another time."""
+    if isinstance(job.root, RemotePath):
+        reason = f"reading and decoding it took longer than {time_limit_s:g} s"
+        return Refusal(reason=reason, is_lasting=False)
     return Refusal(reason=f"decoding it took longer than {time_limit_s:g} s", is_lasting=True)

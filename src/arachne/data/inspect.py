@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from arachne.core.clip import Clip
 from arachne.core.errors import DataError
@@ -16,12 +16,13 @@ from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.core.parent_watch import exit_with_parent
 from arachne.data.decode import decode_clip
-from arachne.data.extraction import piece_span
+from arachne.data.extraction import piece_spans
 from arachne.data.file_identity import content_of
 from arachne.data.layouts import read_clips
 from arachne.data.media_file import MediaFile
 from arachne.data.media_suffixes import has_video_name
 from arachne.data.probe import is_picture_file, timeline_of
+from arachne.data.remote_path import DatasetPath
 from arachne.data.shapes import ShapeRules, Shaping, shape_of
 from arachne.data.source_media import source_media
 from arachne.data.timeline import Timeline, cut, facts_of
@@ -34,7 +35,7 @@ Progress = Callable[[int, int], None]
 class _FileJob:
     """All clips of one file, by their place in the dataset: the file is scanned once for them."""
 
-    root: Path
+    root: DatasetPath
     path: str
     clips: tuple[tuple[int, Clip], ...]
     rules: ShapeRules
@@ -50,7 +51,7 @@ _MAX_CHUNK = 32
 
 
 def inspect_dataset(
-    root: Path,
+    root: DatasetPath,
     rules: ShapeRules,
     geometry: Geometry,
     missing_caption: str,
@@ -75,7 +76,7 @@ def inspect_dataset(
 
 
 def inspect_clips(
-    root: Path,
+    root: DatasetPath,
     clips: Sequence[Clip],
     rules: ShapeRules,
     geometry: Geometry,
@@ -85,13 +86,16 @@ def inspect_clips(
 ) -> Ledger:
     """The ledger of some clips of a dataset; `inspect_dataset` has the rest.
 
-    Frames are counted from packets; with `is_decoded` each clip is decoded, too, and one that
-    does not give what its packets promise is rejected.
+    Frames are counted from packets; with `is_decoded` each clip is decoded to its end, too, its
+    frames are counted, and one that does not give what its packets promise is rejected.
     """
     jobs = [replace(job, is_decoded=is_decoded) for job in _jobs(root, clips, rules, geometry)]
+    faulty = ((index, clip) for index, clip in enumerate(clips) if clip.fault)
     is_inline = num_workers <= 1 or len(jobs) == 1
     finished = map(_inspect_file, jobs) if is_inline else _in_processes(jobs, num_workers)
-    rows: dict[int, tuple[LedgerRow, ...]] = {}
+    rows: dict[int, tuple[LedgerRow, ...]] = {
+        index: (rejected(replace(clip, fault=""), clip.fault),) for index, clip in faulty
+    }
     for file_rows in finished:
         rows.update(file_rows)
         if progress is not None:
@@ -113,11 +117,12 @@ def rejected(clip: Clip, reason: str, content: str = "", arithmetic: str = "") -
 
 
 def _jobs(
-    root: Path, clips: Sequence[Clip], rules: ShapeRules, geometry: Geometry
+    root: DatasetPath, clips: Sequence[Clip], rules: ShapeRules, geometry: Geometry
 ) -> list[_FileJob]:
     by_path: dict[str, list[tuple[int, Clip]]] = {}
     for index, clip in enumerate(clips):
-        by_path.setdefault(clip.path, []).append((index, clip))
+        if not clip.fault:
+            by_path.setdefault(clip.path, []).append((index, clip))
     return [
         _FileJob(root=root, path=path, clips=tuple(group), rules=rules, geometry=geometry)
         for path, group in by_path.items()
@@ -149,14 +154,23 @@ def _decoded(file: MediaFile, found: _Rows, rules: ShapeRules) -> _Rows:
 def _decoded_row(file: MediaFile, row: LedgerRow, rules: ShapeRules) -> LedgerRow:
     if row.bucket is None:
         return row
+    counts: list[int] = []
     try:
-        decode_clip(file, row.clip.part, row.bucket, rules.fps, fit=rules.fit)
+        decode_clip(
+            file,
+            row.clip.part,
+            row.bucket,
+            rules.fps,
+            fit=rules.fit,
+            tell_count=counts.append,
+            is_counted=True,
+        )
     except DataError as error:
         return rejected(row.clip, str(error), row.content, row.arithmetic)
     except MemoryError:
         reason = "decoding it needs more memory than there is"
         return rejected(row.clip, reason, row.content, row.arithmetic)
-    return row
+    return row.counted(counts[0])
 
 
 def _refuse_picture_called_video(path: str, file: MediaFile) -> None:
@@ -179,30 +193,47 @@ def _rows(clip: Clip, timeline: Timeline, job: _FileJob, content: str) -> tuple[
         return (rejected(clip, shaping.reason, content, shaping.arithmetic),)
     note = _span_note(clip, timeline)
     num_tokens = job.geometry.num_tokens(shaping.bucket)
+    pieces = _pieces(clip, timeline, shaping, job.rules.fps)
+    notes = (note, shaping.reason, _same_note(len(shaping.starts), len(pieces)))
     return tuple(
         LedgerRow(
             clip=piece,
             status="trimmed" if note else shaping.status,
             arithmetic=shaping.piece_arithmetic(number),
-            reason="; ".join(text for text in (note, shaping.reason) if text),
+            reason="; ".join(text for text in notes if text),
             bucket=shaping.bucket,
             num_tokens=num_tokens,
             content=content,
+            num_frames=_num_frames(timeline, piece),
+            is_decoded=not facts.is_estimated,
         )
-        for number, piece in enumerate(_pieces(clip, timeline, shaping, job.rules.fps))
+        for number, piece in pieces
     )
 
 
-def _pieces(clip: Clip, timeline: Timeline, shaping: Shaping, fps: float) -> Iterator[Clip]:
-    """The training clips that a listed clip gives."""
+def _pieces(
+    clip: Clip, timeline: Timeline, shaping: Shaping, fps: float
+) -> Sequence[tuple[int, Clip]]:
+    """The training clips that a listed clip gives, and which of its pieces each is."""
     if shaping.is_whole:
-        yield clip
-        return
+        return [(0, clip)]
     assert shaping.bucket is not None, clip
     part = cut(timeline, clip.span)
-    for start in shaping.starts:
-        span = piece_span(timeline, part, start, shaping.bucket.frames, fps)
-        yield replace(clip, piece=span)
+    spans = piece_spans(timeline, part, shaping.starts, shaping.bucket.frames, fps)
+    return [(each.number, replace(clip, piece=each.span)) for each in spans]
+
+
+def _same_note(num_starts: int, num_pieces: int) -> str:
+    if num_pieces == num_starts:
+        return ""
+    left_out = num_starts - num_pieces
+    begin = "begins" if left_out == 1 else "begin"
+    return f"{left_out} of them {begin} in the same held frame as another, and train once with it"
+
+
+def _num_frames(timeline: Timeline, clip: Clip) -> int:
+    part = cut(timeline, clip.part)
+    return part.stop - part.first
 
 
 def _span_note(clip: Clip, timeline: Timeline) -> str:
@@ -244,7 +275,8 @@ def _in_processes(jobs: Sequence[_FileJob], num_workers: int) -> Iterator[_Rows]
 
 def _processes(num_workers: int) -> ProcessPoolExecutor:
     """Processes that end with this one, also when it is killed; started deaf to signals."""
-    return ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_begin)
+    with signals_held_back():  # Python's own helper process, if this starts it, hears no SIGHUP
+        return ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=_begin)
 
 
 def _begin() -> None:

@@ -22,10 +22,11 @@ from pathlib import Path
 from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.units import count_text
-from arachne.data.captions import as_caption, read_text
+from arachne.data.captions import as_caption, half_character, read_text, written_out
 from arachne.data.clip_table import is_read, table_clips
 from arachne.data.dataset_hints import missing_caption_hint, no_clip_hint
 from arachne.data.media_suffixes import has_media_name, is_hidden
+from arachne.data.remote_path import DatasetPath, RemotePath
 from arachne.data.saved_dataset import saved_dataset
 from arachne.data.shard_clips import shard_clips
 from arachne.data.source_path import source_path
@@ -56,7 +57,7 @@ class Layout:
     read: Callable[[], list[Uncaptioned]]
 
 
-def detected_layout(root: Path) -> Layout:
+def detected_layout(root: DatasetPath) -> Layout:
     """The layout of the dataset in a folder, or of the one that a table or shard lists.
 
     Raises:
@@ -87,7 +88,7 @@ def detected_layout(root: Path) -> Layout:
     return Layout(name="sidecar captions", read=partial(_sidecar_clips, root))
 
 
-def read_clips(root: Path, missing_caption: str) -> tuple[Clip, ...]:
+def read_clips(root: DatasetPath, missing_caption: str) -> tuple[Clip, ...]:
     """The clips of a dataset, in its table's order or sorted by path.
 
     Files and folders whose names begin with a dot are not looked at.
@@ -105,17 +106,32 @@ def read_clips(root: Path, missing_caption: str) -> tuple[Clip, ...]:
     if not found:
         raise DataError(f"{str(root)!r} holds no clip; {no_clip_hint(root) or _HOW_TO_LIST}")
     _refuse_missing(root, found, missing_caption)
-    return tuple(
-        Clip(path=c.path, caption=c.caption or "", span=c.span, other_captions=c.other_captions)
-        for c in found
+    return tuple(map(_clip, found))
+
+
+def _clip(found: Uncaptioned) -> Clip:
+    """The clip, with a fault if it has one or holds halves of characters."""
+    texts = [found.path, found.caption or "", *found.other_captions]
+    halves = {half for half in map(half_character, texts) if half}
+    fault = found.fault
+    if halves and not fault:
+        what = "path" if half_character(found.path) else "caption"
+        fault = f"its {what} holds half a character, {min(halves)}; remove it"
+    path, caption, *others = map(written_out, texts)
+    return Clip(
+        path=path,
+        caption=caption,
+        span=found.span,
+        other_captions=tuple(others),
+        fault=written_out(fault),
     )
 
 
-def _is_shard(path: Path) -> bool:
+def _is_shard(path: DatasetPath) -> bool:
     return path.suffix.lower() == SHARD_SUFFIX and path.is_file()
 
 
-def _layout_of_file(root: Path, name: str) -> Layout:
+def _layout_of_file(root: DatasetPath, name: str) -> Layout:
     suffix = Path(name).suffix.lower()
     if suffix in TABLE_SUFFIXES:
         return _layout_of_table(root, [name])
@@ -128,7 +144,7 @@ def _layout_of_file(root: Path, name: str) -> Layout:
     )
 
 
-def _layout_of_table(root: Path, tables: list[str]) -> Layout:
+def _layout_of_table(root: DatasetPath, tables: list[str]) -> Layout:
     if len(tables) > 1:
         raise DataError(
             f"{str(root)!r} holds {count_text(len(tables), 'table')}: {', '.join(tables[:4])}; "
@@ -138,7 +154,7 @@ def _layout_of_table(root: Path, tables: list[str]) -> Layout:
     return Layout(name=f"table {tables[0]}", read=partial(_table, root, tables[0]))
 
 
-def _layout_of_lists(root: Path, names: list[str]) -> Layout:
+def _layout_of_lists(root: DatasetPath, names: list[str]) -> Layout:
     captions = [name for name in CAPTION_LISTS if name in names]
     if len(captions) > 1:
         raise DataError(
@@ -151,12 +167,12 @@ def _layout_of_lists(root: Path, names: list[str]) -> Layout:
     )
 
 
-def _layout_of_shards(root: Path, shards: list[str]) -> Layout:
+def _layout_of_shards(root: DatasetPath, shards: list[str]) -> Layout:
     name = f"shard {shards[0]}" if len(shards) == 1 else f"{len(shards)} shards *{SHARD_SUFFIX}"
     return Layout(name=name, read=partial(shard_clips, root, shards))
 
 
-def _refuse_packed_shards(root: Path, names: list[str]) -> None:
+def _refuse_packed_shards(root: DatasetPath, names: list[str]) -> None:
     packed = [name for name in names if name.lower().endswith(PACKED_SUFFIXES)]
     if packed:
         raise DataError(
@@ -165,14 +181,14 @@ def _refuse_packed_shards(root: Path, names: list[str]) -> None:
         )
 
 
-def _table(root: Path, name: str) -> list[Uncaptioned]:
+def _table(root: DatasetPath, name: str) -> list[Uncaptioned]:
     return _tables(root, (name,))
 
 
-def _tables(root: Path, names: Sequence[str]) -> list[Uncaptioned]:
+def _tables(root: DatasetPath, names: Sequence[str]) -> list[Uncaptioned]:
     @cache
     def media_by_stem() -> dict[str, str]:
-        return {Path(path).stem: path for path in reversed(_media_below(root))}
+        return {Path(path).stem: path for path in reversed(_media_of(_files_below(root)))}
 
     def find_media(video_id: str) -> str:
         """A file that is not there is rejected later, by name."""
@@ -185,7 +201,7 @@ def _tables(root: Path, names: Sequence[str]) -> list[Uncaptioned]:
     ]
 
 
-def _listed_clips(root: Path, captions_name: str | None) -> list[Uncaptioned]:
+def _listed_clips(root: DatasetPath, captions_name: str | None) -> list[Uncaptioned]:
     paths = _lines(root, VIDEO_LIST)
     captions = _lines(root, captions_name) if captions_name else [None] * len(paths)
     if len(paths) != len(captions):
@@ -202,13 +218,13 @@ def _listed_clips(root: Path, captions_name: str | None) -> list[Uncaptioned]:
     ]
 
 
-def _lines(root: Path, name: str) -> list[str]:
+def _lines(root: DatasetPath, name: str) -> list[str]:
     lines = as_caption(read_text(source_path(root, name), name)).split("\n")
     return [line.strip() for line in lines] if lines != [""] else []
 
 
-def _refuse_missing(root: Path, found: list[Uncaptioned], missing_caption: str) -> None:
-    without = [clip for clip in found if not clip.caption]
+def _refuse_missing(root: DatasetPath, found: list[Uncaptioned], missing_caption: str) -> None:
+    without = [clip for clip in found if not clip.caption and not clip.fault]
     if not without or missing_caption == "empty":
         return
     hint = missing_caption_hint(root, without[0].path)
@@ -220,35 +236,51 @@ def _refuse_missing(root: Path, found: list[Uncaptioned], missing_caption: str) 
     )
 
 
-def _sidecar_clips(root: Path) -> list[Uncaptioned]:
-    return [_sidecar_clip(root, path) for path in _media_below(root)]
+def _sidecar_clips(root: DatasetPath) -> list[Uncaptioned]:
+    paths = _files_below(root)
+    texts = {path for path in paths if path.endswith(".txt")}
+
+    def text_of(name: str) -> str | None:
+        return as_caption(read_text(source_path(root, name), name)) if name in texts else None
+
+    media = {path: Path(path).with_suffix("").as_posix() for path in _media_of(paths)}
+    stems = frozenset(media.values())
+    return [_sidecar_clip(path, stem, stems, text_of) for path, stem in media.items()]
 
 
-def _sidecar_clip(root: Path, path: str) -> Uncaptioned:
-    """A media file with the caption in `a.txt`, and others in `a.2.txt`, `a.3.txt`, ..."""
-    stem = Path(path).with_suffix("").as_posix()
-    more = (_text_of(root, f"{stem}.{number}.txt") for number in count(2))
-    return Uncaptioned(
-        path=path,
-        caption=_text_of(root, f"{stem}.txt"),
-        other_captions=tuple(takewhile(bool, more)),  # pyright: ignore[reportArgumentType]
-    )
+def _sidecar_clip(
+    path: str, stem: str, stems: frozenset[str], text_of: Callable[[str], str | None]
+) -> Uncaptioned:
+    """A media file with the caption in `a.txt`, and others in `a.2.txt`, `a.3.txt`, ..., up to one
+    that is another media file's own: `stems` are those of all.
+    """
+    numbered = takewhile(lambda each: each not in stems, (f"{stem}.{n}" for n in count(2)))
+    more = (text_of(f"{each}.txt") for each in numbered)
+    try:
+        return Uncaptioned(
+            path=path,
+            caption=text_of(f"{stem}.txt"),
+            other_captions=tuple(takewhile(bool, more)),  # pyright: ignore[reportArgumentType]
+        )
+    except DataError as error:
+        return Uncaptioned(path=path, caption=None, fault=str(error))
 
 
-def _media_below(root: Path) -> list[str]:
-    """Paths of all media files below a folder, relative to it, sorted."""
+def _files_below(root: DatasetPath) -> list[str]:
+    """Paths of all files below a folder, relative to it; hidden folders are not looked at."""
+    if isinstance(root, RemotePath):
+        return [path for path in root.files_below() if not is_hidden(path)]
     paths: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        media = [name for name in names if has_media_name(name) and not is_hidden(name)]
-        paths += [(Path(folder) / name).relative_to(root).as_posix() for name in media]
-    for path in paths:
-        if not path.isprintable() and any("\ud800" <= char <= "\udfff" for char in path):
+        paths += [(Path(folder) / name).relative_to(root).as_posix() for name in names]
+    return paths
+
+
+def _media_of(paths: Sequence[str]) -> list[str]:
+    """Those that are called like media, sorted."""
+    media = sorted(path for path in paths if has_media_name(path) and not is_hidden(path))
+    for path in media:
+        if half_character(path) is not None:
             raise DataError(f"file name {path!r} is not UTF-8; rename the file")
-    return sorted(paths)
-
-
-def _text_of(root: Path, name: str) -> str | None:
-    if not os.path.lexists(root / name):
-        return None
-    return as_caption(read_text(source_path(root, name), name))
+    return media

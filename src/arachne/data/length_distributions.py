@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 from arachne.core.errors import ConfigError
 
-_SIZE = re.compile(r"(\d{1,9})x(\d{1,9})(?::([0-9.eE+-]+))?")
+_SIZE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})(?::([0-9.eE+-]+))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +21,7 @@ from arachne.data.claims import EXPIRES_S, Claims
 from arachne.data.guarded_decoder import DecodeJob, GuardedDecoder, Refusal
 from arachne.data.limits import MAX_DECODE_S
 from arachne.data.prepare import Latents, Piece, Store, TokenStates
+from arachne.data.remote_path import DatasetPath
 
 _LOOK_AGAIN_S = 0.2
 """Between two looks at pieces that other processes have claimed."""
@@ -68,16 +68,16 @@ class Workshop:
         claims_expire_s: Claims that were not touched for so long are taken over.
     """
 
-    root: Path
+    root: DatasetPath
     store: Store
     video_encoder: VideoEncoder
     text_encoder: TextEncoder
     num_decoders: int = 1
     time_limit_s: float = MAX_DECODE_S
     claims_expire_s: float = EXPIRES_S
-    other_roots: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    other_roots: Mapping[str, DatasetPath] = field(default_factory=dict[str, DatasetPath])
 
-    def root_of(self, dataset: str) -> Path:
+    def root_of(self, dataset: str) -> DatasetPath:
         """The folder of the dataset that a clip names."""
         return self.other_roots[dataset] if dataset else self.root
 
@@ -178,16 +178,18 @@ class _Line:
         """Encode and store the clip that was first to be decoded."""
         decoder, piece = self.decoding.popleft()
         found = decoder.result()
+        num_frames = None if isinstance(found, Refusal) else found.num_frames
         if not isinstance(found, Refusal):
-            found = encoded_latents(self.workshop.video_encoder, found)
+            found = encoded_latents(self.workshop.video_encoder, found.pixels)
         self.idle.append(decoder)
         if isinstance(found, Refusal):
             self._reject(piece, found)
         else:
-            self._store(piece, found)
+            self._store(piece, found, num_frames=num_frames)
 
-    def _store(self, piece: Piece, array: NDArray[Any]) -> None:
-        self.workshop.store.cache.put(piece.key, np.asarray(array, dtype=np.float32))
+    def _store(self, piece: Piece, array: NDArray[Any], *, num_frames: int | None = None) -> None:
+        whole = np.asarray(array, dtype=np.float32)
+        self.workshop.store.cache.put(piece.key, whole, num_frames=num_frames)
         self.claims.release(piece.key)
         self.tell(Settled(key=piece.key, is_own=True))
 

@@ -17,7 +17,7 @@ from arachne.data.atomic_file import write_whole
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-_VERSION = b"2"
+_VERSION = b"3"
 _SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -36,18 +36,37 @@ _SCHEMA = pa.schema(
         pa.field("frames", pa.int32()),
         pa.field("num_tokens", pa.int64(), nullable=False),
         pa.field("content", pa.string(), nullable=False),
+        pa.field("num_frames", pa.int32(), nullable=False),
+        pa.field("is_decoded", pa.bool_(), nullable=False),
     ],
     metadata={"arachne_manifest": _VERSION},
 )
+
+
+_COUNTS = ("num_frames", "is_decoded")
+"""Not in manifests of version 2, which runs that have begun may have."""
+
+_SCHEMAS = {
+    _VERSION: _SCHEMA,
+    b"2": pa.schema(
+        [field for field in _SCHEMA if field.name not in _COUNTS],
+        metadata={"arachne_manifest": b"2"},
+    ),
+}
 
 
 def write_manifest(ledger: Ledger, path: Path) -> None:
     """Write a ledger, whole or not at all.
 
     Raises:
-        DataError: The disk is full, or the folder cannot be written.
+        DataError: The disk is full, the folder cannot be written, or a text is not Unicode.
     """
-    table = pa.Table.from_pylist([_as_dict(row) for row in ledger.rows], schema=_SCHEMA)
+    try:
+        table = pa.Table.from_pylist([_as_dict(row) for row in ledger.rows], schema=_SCHEMA)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{error.object!r:.80} holds half a character, which a manifest cannot; remove it"
+        ) from error
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_whole(path, buffer.getvalue())
@@ -61,12 +80,13 @@ def read_manifest(path: Path) -> Ledger:
     """
     try:
         table = pq.read_table(io.BytesIO(path.read_bytes()))
-        if not table.schema.equals(_SCHEMA):
-            raise DataError("it has other columns")
         metadata: dict[bytes, bytes] = table.schema.metadata or {}
-        version = metadata.get(b"arachne_manifest")
-        if version != _VERSION:
-            raise DataError(f"it is of version {version!r}, this program reads {_VERSION!r}")
+        version = metadata.get(b"arachne_manifest", b"")
+        if version not in _SCHEMAS:
+            known = " and ".join(sorted(map(bytes.decode, _SCHEMAS)))
+            raise DataError(f"it is of version {version.decode() or 'none'}; {known} are read")
+        if not table.schema.equals(_SCHEMAS[version]):
+            raise DataError("it has other columns")
         rows = cast(list[dict[str, Any]], table.to_pylist())
         return Ledger(rows=tuple(_as_row(row) for row in rows))
     except (
@@ -77,7 +97,10 @@ def read_manifest(path: Path) -> Ledger:
         AssertionError,
     ) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(f"manifest {str(path)!r} cannot be read: {reason}") from error
+        raise DataError(
+            f"manifest {str(path)!r} cannot be read: {reason}; restore it from a copy, or delete "
+            "it to have the dataset read again"
+        ) from error
 
 
 def _as_dict(row: LedgerRow) -> dict[str, Any]:
@@ -99,6 +122,8 @@ def _as_dict(row: LedgerRow) -> dict[str, Any]:
         "frames": bucket.frames if bucket else None,
         "num_tokens": row.num_tokens,
         "content": row.content,
+        "num_frames": row.num_frames,
+        "is_decoded": row.is_decoded,
     }
 
 
@@ -130,6 +155,8 @@ def _as_row(row: dict[str, Any]) -> LedgerRow:
         bucket=bucket,
         num_tokens=row["num_tokens"],
         content=row["content"],
+        num_frames=row.get("num_frames", 0),
+        is_decoded=row.get("is_decoded", False),
     )
 
 

@@ -1,11 +1,14 @@
 """Media whose bytes are the cells of a Parquet file, decompressed one row group at a time."""
 
+import faulthandler
+import os
+import resource
+import signal
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
@@ -16,11 +19,15 @@ from numpy.typing import NDArray
 from arachne.core.errors import DataError
 from arachne.data.arrow_schema import media_leaves
 from arachne.data.file_stamp import Stamp, stamp_of
+from arachne.data.remote_path import DatasetPath
 
 # pyarrow ships no types.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 pq: Any = pyarrow.parquet
+
+_LOOK_S = 60
+"""*Assumption*: no footer takes longer to look at, also on a busy machine."""
 
 MAX_GROUP_BYTES = 2**30
 """Of the media of one row group, which is held in memory whole beside what decoding may take."""
@@ -54,7 +61,7 @@ class _Footer:
     ends: NDArray[np.int64]
 
 
-def parquet_cell(path: Path, row: int, column: str) -> tuple[ParquetCell, int]:
+def parquet_cell(path: DatasetPath, row: int, column: str) -> tuple[ParquetCell, int]:
     """A cell, and how many bytes it holds.
 
     Raises:
@@ -76,7 +83,7 @@ def parquet_cell(path: Path, row: int, column: str) -> tuple[ParquetCell, int]:
     return cell, len(content.as_buffer())
 
 
-def cell_bytes(path: Path, cell: ParquetCell) -> Any:
+def cell_bytes(path: DatasetPath, cell: ParquetCell) -> Any:
     """The content of a cell, as a buffer.
 
     Raises:
@@ -86,6 +93,41 @@ def cell_bytes(path: Path, cell: ParquetCell) -> Any:
     if cell.index >= len(values) or not values[cell.index].is_valid:
         raise DataError(f"{path.name!r} has changed since it was looked at")
     return values[cell.index].as_buffer()
+
+
+def check_footer(metadata: Any, name: str) -> None:
+    """Let a forked process look at a footer first: of some damaged ones pyarrow ends the process.
+
+    Raises:
+        DataError: It was ended, or found that the footer cannot be read.
+    """
+    child = os.fork()
+    if child == 0:
+        _look_at(metadata)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise DataError(f"{name} cannot be read as Parquet: its footer is damaged")
+
+
+def _look_at(metadata: Any) -> NoReturn:
+    """Ask a footer all that is asked of it here; ends the process, with 0 if that is possible."""
+    code = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says why it ends
+        faulthandler.disable()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LOOK_S)
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group)
+            for index in range(rows.num_columns):
+                column = rows.column(index)
+                statistics = column.statistics
+                _ = column.path_in_schema, column.total_uncompressed_size
+                _ = statistics and (statistics.has_null_count, statistics.null_count)
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def filled_rows(file: Any, name: str, leaf: str) -> NDArray[np.bool_]:
@@ -103,12 +145,16 @@ def filled_rows(file: Any, name: str, leaf: str) -> NDArray[np.bool_]:
         else:
             values = _read_group(file, name, leaf, group)
             found.append(values.is_valid().to_numpy(zero_copy_only=False))
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
+    filled = np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
+    if len(filled) != metadata.num_rows:
+        raise DataError(f"{name} has {metadata.num_rows:,} rows, and {len(filled):,} in its parts")
+    return filled
 
 
 @lru_cache(maxsize=16)
-def _footer(path: Path, _stamp: Stamp) -> _Footer:
+def _footer(path: DatasetPath, _stamp: Stamp) -> _Footer:
     with _opened(path) as file:
+        check_footer(file.metadata, path.name)
         groups = range(file.metadata.num_row_groups)
         counts: Sequence[int] = [file.metadata.row_group(group).num_rows for group in groups]
         return _Footer(
@@ -118,16 +164,16 @@ def _footer(path: Path, _stamp: Stamp) -> _Footer:
 
 
 @lru_cache(maxsize=1)
-def _values(path: Path, _stamp: Stamp, leaf: str, group: int) -> Any:
+def _values(path: DatasetPath, _stamp: Stamp, leaf: str, group: int) -> Any:
     with _opened(path) as file:
         return _read_group(file, path.name, leaf, group)
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[Any, None, None]:
+def _opened(path: DatasetPath) -> Generator[Any, None, None]:
     """A `ParquetFile`; its errors in the block become DataErrors."""
     try:
-        with pq.ParquetFile(str(path)) as file:
+        with path.open("rb") as content, pq.ParquetFile(content) as file:
             yield file
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]

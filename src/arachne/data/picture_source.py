@@ -84,11 +84,12 @@ def picture_frames(file: MediaFile, timeline: Timeline) -> Iterator[TimedFrame]:
 @contextmanager
 def _opened(file: MediaFile) -> Generator[Any, None, None]:
     """An image whose size was checked before any of its pixels was decoded."""
+    opened = file.open()  # not part of what follows: that it cannot be read is no damage
     try:
-        with warnings.catch_warnings():
+        with opened, warnings.catch_warnings():
             # Pillow warns below its own limit; ours, checked next, is lower still.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with file.open() as opened, Image.open(opened, formats=_FORMATS) as image:
+            with Image.open(opened, formats=_FORMATS) as image:
                 check_frame_size(*image.size)
                 yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:

@@ -98,7 +98,8 @@ class Store:
         return self.cache.has(piece.key) or self.rejections.reason_of(piece.key) is not None
 
     def amended(self, ledger: Ledger, reasons: Mapping[str, str]) -> Ledger:
-        """The ledger with clips rejected whose latents could not be made.
+        """The ledger with clips rejected whose latents could not be made, and with the frames of
+        those that decoding has counted.
 
         Args:
             ledger: Of all clips.
@@ -113,6 +114,7 @@ class Store:
     def _amended_row(self, row: LedgerRow, reasons: Mapping[str, str]) -> LedgerRow:
         key, _ = self.keys_of(row)
         reason = reasons.get(key) or self.rejections.reason_of(key)
-        if reason is None or self.cache.has(key):
-            return row
-        return rejected(row.clip, reason, row.content, row.arithmetic)
+        if reason is not None and not self.cache.has(key):
+            return rejected(row.clip, reason, row.content, row.arithmetic)
+        num_frames = None if row.is_decoded else self.cache.frames_of(key)
+        return row if num_frames is None else row.counted(num_frames)

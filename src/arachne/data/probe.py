@@ -4,12 +4,12 @@ A file is scanned once however many spans are cut from it.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 from arachne.core.clip import MediaFacts, TimeSpan
 from arachne.data.file_identity import remembered
 from arachne.data.media_file import MediaFile
 from arachne.data.picture_source import is_picture, scan_picture
+from arachne.data.remote_path import DatasetPath
 from arachne.data.timeline import Timeline, facts_of
 from arachne.data.video_scan import scan_video
 
@@ -26,11 +26,11 @@ def _scan(file: MediaFile) -> Timeline:
     return scan_picture(file) if is_picture_file(file) else scan_video(file)
 
 
-timeline_of: Callable[[Path | MediaFile], Timeline] = remembered(_scan, max_files=64)
+timeline_of: Callable[[DatasetPath | MediaFile], Timeline] = remembered(_scan, max_files=64)
 """The timeline of a file; the last files scanned are remembered. Raises DataError."""
 
 
-def probe(file: Path | MediaFile, span: TimeSpan | None = None) -> MediaFacts:
+def probe(file: DatasetPath | MediaFile, span: TimeSpan | None = None) -> MediaFacts:
     """Size, rate and number of frames of a file's span, counted from its packets.
 
     Raises:

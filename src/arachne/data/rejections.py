@@ -6,7 +6,7 @@ tried once. The key holds the file's bytes, span and shape: a repaired file is a
 
 from pathlib import Path
 
-from arachne.data.atomic_file import write_whole
+from arachne.data.atomic_file import CACHE_FIX, write_whole
 
 
 class Rejections:
@@ -21,12 +21,12 @@ class Rejections:
         Raises:
             DataError: The disk is full, or the folder cannot be written.
         """
-        write_whole(self._folder / key, reason.encode())
+        write_whole(self._folder / key, reason.encode(), fix=CACHE_FIX)
 
     def reason_of(self, key: str) -> str | None:
         """Why a clip was rejected; None if it was not."""
         try:
-            return (self._folder / key).read_text()
+            return (self._folder / key).read_text(errors="replace")
         except FileNotFoundError:
             return None
 

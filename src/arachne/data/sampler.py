@@ -36,7 +36,8 @@ class Group:
         num_items: How many.
         repeats: How often each comes up in an epoch. Of 2.5 each comes up twice in every epoch,
             and in one of two epochs once more: the surplus goes through the group in orders of its
-            own, so that every item gets its share.
+            own, so that every item gets its share. In an epoch in which one order ends and the next
+            begins, an item may come up once more in both.
     """
 
     num_items: int
@@ -165,11 +166,15 @@ def _epoch(
             listed.append(members)
             turns.append(np.full(len(members), turn, dtype=np.int64))
         extras = np.arange(group.num_extras(epoch), group.num_extras(epoch + 1), dtype=np.int64)
+        taken = np.empty(0, dtype=np.int64)
         for cycle in np.unique(extras // max(1, group.num_items)):
             order = _extra_order(seed, index, int(cycle), group.num_items)
-            chosen = extras[extras // group.num_items == cycle] % group.num_items
-            listed.append(members[order[chosen]])
-            turns.append(np.full(len(chosen), group.whole, dtype=np.int64))
+            chosen = members[order[extras[extras // group.num_items == cycle] % group.num_items]]
+            # Where one order ends and the next begins, both may hold an item.
+            before = np.isin(chosen, taken)
+            listed.append(chosen)
+            turns.append(group.whole + before.astype(np.int64))
+            taken = chosen
         first += group.num_items
     every, turn = np.concatenate(listed), np.concatenate(turns)
     order = epoch_order(seed, epoch, len(every))

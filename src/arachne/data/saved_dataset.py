@@ -13,12 +13,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from arachne.core.errors import DataError
 from arachne.core.units import count_text
 from arachne.data.captions import read_text
+from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import source_path
 
 _STATE = "state.json"
@@ -44,7 +44,7 @@ class SavedDataset:
     tables: tuple[str, ...]
 
 
-def saved_dataset(root: Path, names: Sequence[str]) -> SavedDataset | None:
+def saved_dataset(root: DatasetPath, names: Sequence[str]) -> SavedDataset | None:
     """What a folder with these names in it holds; None if it is no such dataset.
 
     Raises:
@@ -59,7 +59,7 @@ def saved_dataset(root: Path, names: Sequence[str]) -> SavedDataset | None:
     return _sharded(root, "", names) or _sharded_below(root, names)
 
 
-def _saved(root: Path, folder: str, lead: str) -> SavedDataset:
+def _saved(root: DatasetPath, folder: str, lead: str) -> SavedDataset:
     files = _json_field(root, f"{folder}{_STATE}", "_data_files")
     tables: list[str] = []
     for file in files:
@@ -70,7 +70,7 @@ def _saved(root: Path, folder: str, lead: str) -> SavedDataset:
     return SavedDataset(name=f"{lead}{count_text(len(tables), 'Arrow file')}", tables=tuple(tables))
 
 
-def _json_field(root: Path, name: str, field: str) -> list[Any]:
+def _json_field(root: DatasetPath, name: str, field: str) -> list[Any]:
     """A list in a small JSON file."""
     try:
         found: Any = json.loads(read_text(source_path(root, name), name))
@@ -82,7 +82,7 @@ def _json_field(root: Path, name: str, field: str) -> list[Any]:
     return cast(list[Any], values)
 
 
-def _sharded_below(root: Path, names: Sequence[str]) -> SavedDataset | None:
+def _sharded_below(root: DatasetPath, names: Sequence[str]) -> SavedDataset | None:
     folder = root / _SHARD_FOLDER
     if _SHARD_FOLDER not in names or not folder.is_dir():
         return None
@@ -90,7 +90,7 @@ def _sharded_below(root: Path, names: Sequence[str]) -> SavedDataset | None:
     return _sharded(root, f"{_SHARD_FOLDER}/", below)
 
 
-def _sharded(root: Path, folder: str, names: Sequence[str]) -> SavedDataset | None:
+def _sharded(root: DatasetPath, folder: str, names: Sequence[str]) -> SavedDataset | None:
     """The shards of one split; None if there are fewer than two tables, or one that is no shard."""
     shards: dict[str, list[re.Match[str]]] = {}
     for name in names:
@@ -114,7 +114,7 @@ def _sharded(root: Path, folder: str, names: Sequence[str]) -> SavedDataset | No
     )
 
 
-def _chosen(root: Path, splits: Sequence[str]) -> str:
+def _chosen(root: DatasetPath, splits: Sequence[str]) -> str:
     if _TRAIN in splits:
         return _TRAIN
     if len(splits) == 1:

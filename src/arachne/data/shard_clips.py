@@ -7,13 +7,14 @@ with more dots work too, `a.b.mp4` first looks for `a.b.txt`, then for `a.txt`.
 import json
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 from arachne.core.errors import DataError
 from arachne.data.captions import as_caption, decoded_text
 from arachne.data.clip_table import CAPTION_COLUMNS
 from arachne.data.media_suffixes import has_media_name, is_hidden
+from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import source_path
 from arachne.data.tar_index import TarIndex, tar_index
 from arachne.data.uncaptioned import Uncaptioned
@@ -23,26 +24,28 @@ _THE_REST = "the clips that could not be listed"
 """Stands where a damaged shard's further captions would be: its row is always rejected."""
 
 
-def shard_clips(root: Path, shards: Sequence[str]) -> list[Uncaptioned]:
+def shard_clips(root: DatasetPath, shards: Sequence[str]) -> list[Uncaptioned]:
     """All media members of the shards of a folder, in order.
 
     A shard that cannot be read to its end has one more clip, called like the shard itself: it
-    stands for what is missing, and is rejected with the reason when it is opened.
-
-    Raises:
-        DataError: A caption cannot be read; the message names it.
+    stands for what is missing, and is rejected with the reason when it is opened. A clip whose
+    caption cannot be read has that as its fault.
     """
     return [clip for shard in shards for clip in _clips(source_path(root, shard), shard)]
 
 
-def _clips(path: Path, shard: str) -> Iterator[Uncaptioned]:
+def _clips(path: DatasetPath, shard: str) -> Iterator[Uncaptioned]:
     index = tar_index(path)
     with path.open("rb") as file:
         for name in index.members:
             if has_media_name(name) and not is_hidden(name):
-                _refuse_odd_name(shard, name)
-                caption = _caption(file, path, shard, index, name)
-                yield Uncaptioned(path=f"{shard}/{name}", caption=caption)
+                caption, fault = None, ""
+                try:
+                    _refuse_odd_name(shard, name)
+                    caption = _caption(file, path, shard, index, name)
+                except DataError as error:
+                    fault = str(error)
+                yield Uncaptioned(path=f"{shard}/{name}", caption=caption, fault=fault)
     if index.fault is not None:
         yield Uncaptioned(path=shard, caption=_THE_REST)
 
@@ -53,7 +56,7 @@ def _refuse_odd_name(shard: str, name: str) -> None:
 
 
 def _caption(
-    file: BufferedReader, path: Path, shard: str, index: TarIndex, name: str
+    file: BufferedReader, path: DatasetPath, shard: str, index: TarIndex, name: str
 ) -> str | None:
     for stem in _stems(name):
         for suffix in (".txt", ".json"):

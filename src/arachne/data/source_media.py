@@ -5,12 +5,12 @@
 """
 
 import re
-from pathlib import Path
 
 from arachne.core.errors import DataError
 from arachne.data.arrow_cells import arrow_cell
 from arachne.data.media_file import MediaFile, whole_file
 from arachne.data.parquet_cells import parquet_cell
+from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import dataset_folder, source_path
 from arachne.data.tar_index import tar_index
 
@@ -22,7 +22,7 @@ _IN_TABLE = re.compile(
 )
 
 
-def source_media(root: Path, path: str) -> MediaFile:
+def source_media(root: DatasetPath, path: str) -> MediaFile:
     """What a dataset's relative `path` means; nothing outside the dataset's folder is opened.
 
     Raises:
@@ -46,7 +46,7 @@ def source_media(root: Path, path: str) -> MediaFile:
     return index.slice_of(tar, match[2])
 
 
-def _cell(table: Path, cell: re.Match[str]) -> MediaFile:
+def _cell(table: DatasetPath, cell: re.Match[str]) -> MediaFile:
     row, column = int(cell["row"]), cell["column"]
     if cell["kind"].lower() == "arrow":
         return arrow_cell(table, row, column)

@@ -9,15 +9,18 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from arachne.core.errors import DataError
-from arachne.data.captions import read_text
+from arachne.data.captions import lines_of, read_text
 from arachne.data.columnar_table import Columns, IsRead, read_arrow, read_parquet
+from arachne.data.remote_path import DatasetPath
 
 TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".arrow")
 """Endings of files that may list a dataset."""
+
+_MAX_VALUE_CHARS = 2**24
+"""Of one value in CSV. *Assumption*: Panda-70M's lists of spans and captions are far shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Table:
     rows: tuple[TableRow, ...]
 
 
-def read_table(path: Path, name: str, is_read: IsRead) -> Table:
+def read_table(path: DatasetPath, name: str, is_read: IsRead) -> Table:
     """The table in a file; `name` is what messages call it.
 
     Of Parquet and Arrow files only the values of the columns that are read are loaded; their rows
@@ -61,7 +64,8 @@ def read_table(path: Path, name: str, is_read: IsRead) -> Table:
     return _READERS[suffix](path, name)
 
 
-def _read_csv(path: Path, name: str) -> Table:
+def _read_csv(path: DatasetPath, name: str) -> Table:
+    csv.field_size_limit(_MAX_VALUE_CHARS)  # of all readers in the process; usually 131,072
     reader = csv.reader(io.StringIO(read_text(path, name), newline=""), strict=True)
     rows: list[TableRow] = []
     try:
@@ -77,11 +81,14 @@ def _read_csv(path: Path, name: str) -> Table:
                 padded = values + [""] * (len(columns) - len(values))
                 rows.append(TableRow(values=dict(zip(columns, padded, strict=True)), where=where))
     except csv.Error as error:
-        raise DataError(f"{name} line {reader.line_num} is not CSV: {error}") from error
+        raise DataError(
+            f"{name} line {reader.line_num} is not CSV: {error}; look there for a double "
+            "quote that is not closed"
+        ) from error
     return Table(name=name, columns=columns, rows=tuple(rows))
 
 
-def _read_json(path: Path, name: str) -> Table:
+def _read_json(path: DatasetPath, name: str) -> Table:
     """A list of objects, or one object whose only list is that list."""
     found = _parsed(read_text(path, name), name)
     is_table = isinstance(found, dict)
@@ -93,14 +100,17 @@ def _read_json(path: Path, name: str) -> Table:
     return _of_objects(name, [(f"{name} item {number}", item) for number, item in items])
 
 
-def _read_json_lines(path: Path, name: str) -> Table:
-    lines = enumerate(read_text(path, name).splitlines(), start=1)
+def _read_json_lines(path: DatasetPath, name: str) -> Table:
+    lines = enumerate(lines_of(read_text(path, name)), start=1)
     numbered = [(f"{name} line {number}", line) for number, line in lines if line.strip()]
     return _of_objects(name, [(where, _parsed(line, where)) for where, line in numbered])
 
 
 def _read_columnar(
-    read: Callable[[Path, str, IsRead], Columns], path: Path, name: str, is_read: IsRead
+    read: Callable[[DatasetPath, str, IsRead], Columns],
+    path: DatasetPath,
+    name: str,
+    is_read: IsRead,
 ) -> Table:
     names, found = read(path, name, lambda column: is_read(_small(column)))
     columns = _columns(names, name)
@@ -114,12 +124,12 @@ def _read_columnar(
     return Table(name=name, columns=columns, rows=tuple(rows))
 
 
-_READERS: dict[str, Callable[[Path, str], Table]] = {
+_READERS: dict[str, Callable[[DatasetPath, str], Table]] = {
     ".csv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_json_lines,
 }
-_COLUMNAR_READERS: dict[str, Callable[[Path, str, IsRead], Columns]] = {
+_COLUMNAR_READERS: dict[str, Callable[[DatasetPath, str, IsRead], Columns]] = {
     ".parquet": read_parquet,
     ".arrow": read_arrow,
 }

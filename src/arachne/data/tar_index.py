@@ -9,12 +9,12 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
-from pathlib import Path
 from typing import Any, cast
 
 from arachne.core.errors import DataError
 from arachne.data.file_identity import remembered
 from arachne.data.media_file import MediaFile
+from arachne.data.remote_path import DatasetPath
 
 MAX_MEMBERS = 2**20
 """Members of one tar. *Assumption*: shards hold thousands."""
@@ -61,7 +61,7 @@ class TarIndex:
     members: Mapping[str, TarMember] = field(default_factory=dict[str, TarMember])
     fault: str | None = None
 
-    def slice_of(self, path: Path, name: str) -> MediaFile:
+    def slice_of(self, path: DatasetPath, name: str) -> MediaFile:
         """A member's bytes in the tar at `path`.
 
         Raises:
@@ -77,12 +77,12 @@ class TarIndex:
 
 def _read_index(file: MediaFile) -> TarIndex:
     members: dict[str, TarMember] = {}
-    with file.open() as opened:
+    with file.path.open("rb") as opened:  # not all of it, where it is far away
         fault = _collect(opened, file.num_bytes, members)
     return TarIndex(members=members, fault=fault)
 
 
-tar_index: Callable[[Path | MediaFile], TarIndex] = remembered(_read_index, max_files=16)
+tar_index: Callable[[DatasetPath | MediaFile], TarIndex] = remembered(_read_index, max_files=16)
 """The index of a tar; the last ones read are remembered. Damage is in its `fault`."""
 
 

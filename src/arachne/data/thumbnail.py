@@ -1,7 +1,6 @@
 """A clip's first frame as the model will see it, small enough for a page."""
 
 import io
-from pathlib import Path
 
 from PIL import Image
 
@@ -10,12 +9,13 @@ from arachne.core.errors import DataError
 from arachne.core.ledger import LedgerRow
 from arachne.data.decode import decode_clip
 from arachne.data.frame_size import Fit
+from arachne.data.remote_path import DatasetPath
 from arachne.data.source_media import source_media
 
 _QUALITY = 80
 
 
-def thumbnail(root: Path, row: LedgerRow, fps: float, fit: Fit, max_side: int) -> bytes:
+def thumbnail(root: DatasetPath, row: LedgerRow, fps: float, fit: Fit, max_side: int) -> bytes:
     """A JPEG of the first frame of a usable clip, turned, scaled and cut as for training.
 
     Raises:

@@ -22,6 +22,9 @@ _OPTIONS = {
     "protocol_whitelist": "",
     # Also holds while the format is found out, when FFmpeg may decode by itself.
     "max_pixels": str(MAX_FRAME_PIXELS),
+    # Then it need not: headers say all that is asked, and a large first frame takes it longer than
+    # ten frames take decoding. It does not hold for decoding here, which has a context of its own.
+    "skip_frame": "all",
 }
 
 

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from av.container import InputContainer
 from av.packet import Packet
+from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -82,7 +83,8 @@ def scan_video(file: MediaFile) -> Timeline:
 
 
 def rotation_of(frame: VideoFrame) -> int:
-    """Quarter turns counter-clockwise that bring a frame upright, 0 to 3.
+    """Quarter turns counter-clockwise that bring a frame upright, 0 to 3; one that `is_mirrored` is
+    first flipped top to bottom.
 
     Raises:
         DataError: The display matrix turns by another angle.
@@ -91,6 +93,22 @@ def rotation_of(frame: VideoFrame) -> int:
     if rest:
         raise DataError(f"it is rotated by {frame.rotation} degrees; only quarter turns are read")
     return turns % 4
+
+
+def is_mirrored(frame: VideoFrame) -> bool:
+    """Whether a frame is shown as in a mirror, as some phones record it: the display matrix
+
+        [a  b]
+        [c  d]    has a negative determinant, a · d - b · c < 0.
+
+    Source: ISO/IEC 14496-12, 6.2.2, for the matrix; its turn alone, which FFmpeg gives as an angle,
+    does not say it.
+    """
+    matrix: Any = cast(Any, frame).side_data.get(Type.DISPLAYMATRIX)  # its stub takes names only
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = map(int, np.frombuffer(matrix, dtype=np.int32))
+    return a * d - b * c < 0
 
 
 def upright_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:

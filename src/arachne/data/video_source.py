@@ -15,7 +15,7 @@ from arachne.data.media_file import MediaFile
 from arachne.data.timed_frame import Pixels, Planes, TimedFrame
 from arachne.data.timeline import Timeline
 from arachne.data.video_file import opened_video
-from arachne.data.video_scan import rotation_of, upright_size
+from arachne.data.video_scan import is_mirrored, rotation_of, upright_size
 
 _SEEKABLE = ("mov", "matroska")
 """Containers whose index leads to a keyframe exactly; others are decoded from the start."""
@@ -96,7 +96,7 @@ def _timed(
 def _upright_planes(frame: VideoFrame, scaler: VideoReformatter, width: int, height: int) -> Planes:
     if frame.is_corrupt:
         raise DataError("a frame is damaged")
-    turns = rotation_of(frame)
+    turns, is_flipped = rotation_of(frame), is_mirrored(frame)
     if turns % 2:
         width, height = height, width
     colors = None
@@ -111,13 +111,15 @@ def _upright_planes(frame: VideoFrame, scaler: VideoReformatter, width: int, hei
         src_colorspace=colors,
         threads=1,
     )
-    red, green, blue = (_plane(scaled, index, turns) for index in _RED_GREEN_BLUE)
+    red, green, blue = (_plane(scaled, index, turns, is_flipped) for index in _RED_GREEN_BLUE)
     return red, green, blue
 
 
-def _plane(frame: VideoFrame, index: int, turns: int) -> Pixels:
-    """One colour of a frame without the padding of its rows, turned; it keeps the frame alive."""
+def _plane(frame: VideoFrame, index: int, turns: int, is_flipped: bool) -> Pixels:
+    """One colour of a frame without the padding of its rows, flipped if asked and then turned;
+    it keeps the frame alive.
+    """
     plane = frame.planes[index]
     memory: Any = plane  # its stub does not say that it is a buffer
     rows = np.frombuffer(memory, dtype=np.uint8).reshape(plane.height, plane.line_size)
-    return np.rot90(rows[:, : plane.width], turns)
+    return np.rot90(rows[:: -1 if is_flipped else 1, : plane.width], turns)

@@ -67,9 +67,12 @@ def place(
     moved = near_inputs(on_idle_ranks(placed, cluster, costs, groups), cluster, costs)
     if not intra_cascade:
         return retimed(moved, costs)
-    is_as_planned = moved == placed and rank_of_slot == tuple(range(plan.num_gpus))
-    timed = placed if is_as_planned else retimed(moved, costs)
-    return timed if timed.makespan_s <= placed.makespan_s else placed
+    as_numbered = _on_ranks(plan, step, tuple(range(plan.num_gpus)))
+    if moved == as_numbered:
+        return as_numbered
+    # Handoffs were priced between slots; on other ranks they may take longer than they gain.
+    timed = retimed(moved, costs)
+    return timed if timed.makespan_s <= as_numbered.makespan_s else as_numbered
 
 
 def _on_ranks(plan: Plan, step: int, rank_of_slot: tuple[int, ...]) -> PlacedPlan:

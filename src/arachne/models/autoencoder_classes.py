@@ -89,6 +89,8 @@ AUTOENCODERS: Mapping[str, AutoencoderClass] = {
             "latent_channels": 16,
             "temporal_compression_ratio": 4,
             "block_out_channels": (128, 256, 256, 512),
+            "scaling_factor": 1.15258426,
+            "invert_scale_latents": False,
         },
         channels="latent_channels",
         compression=lambda config: (

@@ -1,4 +1,4 @@
-"""CogVideoX 1.0 with rotary embeddings (5B): text and video tokens go through the same weights.
+"""CogVideoX-5B: text and video tokens go through the same weights, positions are rotary.
 
 It was trained as DDPM to predict v = sqrt(a)·noise − sqrt(1 − a)·x0, which is what `forward` gives.
 """
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-_LAYOUT = SequenceLayout(
+    Rotary = tuple[Tensor, Tensor]
+
+COGVIDEOX_LAYOUT = SequenceLayout(
     split_inputs=(
         SplitInput(module="", argument="image_rotary_emb", stream="video", dim=0),
         SplitInput(module="transformer_blocks.0", argument="hidden_states", stream="video", dim=1),
@@ -36,19 +38,27 @@ _LAYOUT = SequenceLayout(
 def _forward(
     module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
 ) -> Tensor:
-    """The class's own v, shaped like the latents: it takes and gives [B, F, C, H, W]."""
     rotary = _rotary(module.config, latents_BCFHW.shape[2:], latents_BCFHW.device)
+    return cogvideox_v(
+        module, latents_BCFHW, timestep=timestep_B, text=text_BLD, image_rotary_emb=rotary
+    )
+
+
+def cogvideox_v(
+    module: nn.Module, inputs_BCFHW: Tensor, *, timestep: Tensor, text: Tensor, **more: Any
+) -> Tensor:
+    """The class's own v [B, C, F, H, W]: it takes and gives [B, F, C, H, W]."""
     output_BFCHW = module(
-        hidden_states=latents_BCFHW.transpose(1, 2),
-        encoder_hidden_states=text_BLD,
-        timestep=timestep_B,
-        image_rotary_emb=rotary,
+        hidden_states=inputs_BCFHW.transpose(1, 2),
+        encoder_hidden_states=text,
+        timestep=timestep,
         return_dict=False,
+        **more,
     )[0]
     return output_BFCHW.transpose(1, 2)
 
 
-def _rotary(config: Any, grid: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+def _rotary(config: Any, grid: torch.Size, device: torch.device) -> Rotary:
     """Cosines and sines [tokens, head size]; the grid is fitted into the one of the training."""
     from diffusers.models.embeddings import get_3d_rotary_pos_embed
 
@@ -67,25 +77,35 @@ def _rotary(config: Any, grid: torch.Size, device: torch.device) -> tuple[Tensor
     )  # pyright: ignore[reportReturnType]
 
 
-def _options(shape: ModelShape) -> dict[str, Any]:
-    _, patch, _ = family_named("cogvideox").geometry.patch
+def cogvideox_options(shape: ModelShape) -> dict[str, Any]:
+    """Keywords that all models of the class have in common."""
+    _, patch, _ = family_named(shape.family).geometry.patch
     return {
         "patch_size": patch,
         "num_attention_heads": shape.num_heads,
         "attention_head_dim": shape.head_size,
-        "in_channels": shape.latent_channels,
+        "in_channels": shape.input_channels,
         "out_channels": shape.latent_channels,
         "text_embed_dim": shape.text_size,
         "num_layers": shape.num_layers,
-        "use_rotary_positional_embeddings": True,
     }
 
 
-def _sizes(option: Option) -> dict[str, int]:
+def _options(shape: ModelShape) -> dict[str, Any]:
+    return cogvideox_options(shape) | {"use_rotary_positional_embeddings": True}
+
+
+def cogvideox_sizes(option: Option) -> dict[str, int]:
+    """Sizes of a model of the class, text to video."""
     return attention_sizes(option, ffn_size=fixed_ffn_size("cogvideox"), text_size="text_embed_dim")
 
 
-def _check(shape: ModelShape) -> None:
+def check_rotary_head(shape: ModelShape) -> None:
+    """Refuse heads that the rotary embedding cannot share out.
+
+    Raises:
+        ConfigError: Names the size.
+    """
     if shape.head_size % 16:
         raise ConfigError(
             f"model.head_size is {shape.head_size}; CogVideoX's rotary embedding of time, height "
@@ -96,11 +116,11 @@ def _check(shape: ModelShape) -> None:
 COGVIDEOX = DiffusersFamily(
     name="cogvideox",
     class_name="CogVideoXTransformer3DModel",
-    layout=_LAYOUT,
-    sizes=_sizes,
+    layout=COGVIDEOX_LAYOUT,
+    sizes=cogvideox_sizes,
     options=_options,
     forward=_forward,
     text_padding="kept",
     fixed=("time_embed_dim", "patch_size_t", "ofs_embed_dim", "use_learned_positional_embeddings"),
-    check=_check,
+    check=check_rotary_head,
 )

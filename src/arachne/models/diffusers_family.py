@@ -126,6 +126,8 @@ class DiffusersFamily:
         prepare: Changes a new module where a launch could not split it as it is.
         text_padding: What its text encoder makes of padding.
         text_prompt: The instruction in which its text encoder reads a caption, if there is one.
+        cleans_captions: Whether its pipeline resolves HTML entities and joins whitespace before the
+            text encoder reads a caption.
         pools_text: Whether its text begins with a pooled state, as `pooled_text` packs it.
         fixed: Further options, which must have the class's own defaults.
         frozen: Patterns of names of parameters that nothing trains, such as LTX-2's of audio.
@@ -142,6 +144,7 @@ class DiffusersFamily:
     prepare: Callable[[nn.Module], None] = _as_it_is
     text_padding: TextPadding = "masked"
     text_prompt: TextPrompt | None = None
+    cleans_captions: bool = False
     pools_text: bool = False
     fixed: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()

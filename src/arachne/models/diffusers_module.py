@@ -108,13 +108,13 @@ def load_transformer(
     folder: Path | str,
     *,
     dtype: torch.dtype,
-    text_tokens: int = 512,
+    text_tokens: int,
     setting: str = "model.pretrained",
 ) -> VideoTransformer:
     """A transformer from a diffusers pipeline's folder, or from its `transformer` folder.
 
-    Diffusers does not store how many text tokens a model was trained with; the default is that of
-    published Wan models.
+    Diffusers does not store how many text tokens most models were trained with, so `text_tokens`
+    says it.
 
     Raises:
         ConfigError: The folder holds no such model, or one that needs more than text.
@@ -125,9 +125,7 @@ def load_transformer(
     shape = _shape_of(family, options, found, text_tokens, setting)
     family.check(shape)
     try:
-        module = diffusers_class(family).from_pretrained(
-            str(found), torch_dtype=torch.float32, local_files_only=True
-        )
+        module = _from_folder(diffusers_class(family), found, _wide(dtype))
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"{setting} {str(found)!r} has a config.json, but its weights cannot be loaded: {error}"
@@ -143,7 +141,7 @@ def load_published_transformer(
     file: Path | str,
     *,
     dtype: torch.dtype,
-    text_tokens: int = 512,
+    text_tokens: int,
     head_size: int = 0,
 ) -> VideoTransformer:
     """A Wan from one safetensors file with the published names, which ComfyUI loads too.
@@ -175,6 +173,7 @@ def load_published_transformer(
             f"model.pretrained {str(file)!r} {what} {key!r}; training needs all of a Wan and no "
             "more; other conditions than text and a first frame are not built"
         )
+    _cast_parameters(module, _wide(dtype))
     with safe_open(Path(file), framework="pt") as opened, torch.no_grad():
         for key, name in needed.items():
             values = opened.get_tensor(keys[key])
@@ -203,6 +202,7 @@ def load_single_file_transformer(
     check_renaming(family, Path(file))
     with torch.random.fork_rng(devices=[]):
         module = diffusers_class(family)(**family.options(shape))
+    _cast_parameters(module, _wide(dtype))
     load_single_file(family, Path(file), module)
     module.train()
     _cast_parameters(module, dtype)
@@ -220,6 +220,23 @@ def diffusers_class(family: DiffusersFamily) -> Any:
     import diffusers
 
     return getattr(diffusers, family.class_name)
+
+
+def _from_folder(kind: Any, folder: Path, dtype: torch.dtype) -> nn.Module:
+    """A module with all parameters of a folder in `dtype`.
+
+    A class names modules that it keeps in float32 whatever is asked for: against half precision,
+    but it would round what was stored in float64.
+    """
+    unkept = type(kind.__name__, (kind,), {"_keep_in_fp32_modules": None})
+    module = unkept.from_pretrained(str(folder), torch_dtype=dtype, local_files_only=True)
+    module.__class__ = kind
+    return module
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What weights are read in, before they are cast to `dtype`."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 @torch.no_grad()
@@ -297,6 +314,11 @@ def _shape_of(
     )
     needed = {name: defaults[name].default for name in family.fixed} | family.options(shape)
     for name, value in needed.items():
+        if name == "max_text_seq_length" and option(name) != value:
+            raise ConfigError(
+                f"{setting} {str(folder)!r} takes {option(name)} text tokens, and "
+                f"model.text_tokens is {value}; set it to {option(name)}"
+            )
         found, wanted = (list(each) if _is_row(each) else each for each in (option(name), value))
         if found != wanted:
             raise ConfigError(

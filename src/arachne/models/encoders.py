@@ -15,6 +15,7 @@ from arachne.models.pooled_text import PooledTextEncoder, open_pooler
 from arachne.models.pretrained_image import open_image_encoder
 from arachne.models.pretrained_text import open_text_encoder
 from arachne.models.pretrained_vae import open_video_encoder
+from arachne.models.repeated_frame import RepeatedFrameEncoder
 
 
 def video_encoder_named(
@@ -47,7 +48,9 @@ def video_encoder_named(
             f"model.video_encoder {name_or_folder!r} compresses {found[0]} frames x {found[1]} "
             f"pixels, but family {family!r} needs {needed[0]} x {needed[1]}; name another encoder"
         )
-    return encoder
+    if geometry.patch[0] == 1:
+        return encoder
+    return RepeatedFrameEncoder(encoder=encoder, num_repeats=geometry.patch[0] - 1)
 
 
 def text_encoder_named(
@@ -85,12 +88,13 @@ def text_encoder_named(
         num_tokens=num_tokens,
         padding=found.text_padding,
         prompt=found.text_prompt,
+        cleans_captions=found.cleans_captions,
         device=device,
     )
 
 
 def first_frame_encoder(
-    encoder: VideoEncoder, image_encoder: str, *, device: str = "cpu"
+    encoder: VideoEncoder, image_encoder: str, *, family: str = "wan", device: str = "cpu"
 ) -> FirstFrameEncoder:
     """The video encoder of an image-to-video run; `image_encoder` is a folder, or empty.
 
@@ -98,4 +102,8 @@ def first_frame_encoder(
         ConfigError: The folder holds no image encoder that is known.
     """
     opened = open_image_encoder(Path(image_encoder), device=device) if image_encoder else None
-    return FirstFrameEncoder(encoder=encoder, image_encoder=opened)
+    return FirstFrameEncoder(
+        encoder=encoder,
+        image_encoder=opened,
+        is_before=family_named(family).first_frame_is_before,
+    )

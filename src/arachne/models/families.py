@@ -2,6 +2,8 @@
 
 from arachne.core.errors import ConfigError
 from arachne.models.cogvideox import COGVIDEOX
+from arachne.models.cogvideox15 import COGVIDEOX15
+from arachne.models.cogvideox_2b import COGVIDEOX_2B
 from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.hunyuan_video import HUNYUAN_VIDEO
 from arachne.models.hunyuan_video15 import HUNYUAN_VIDEO15
@@ -24,6 +26,8 @@ TRANSFORMERS: dict[str, DiffusersFamily] = {
         LTX2,
         MOCHI,
         COGVIDEOX,
+        COGVIDEOX_2B,
+        COGVIDEOX15,
     )
 }
 

@@ -1,8 +1,8 @@
 """A clip's latents and what is known of its first frame, made together and kept in one array.
 
 So an image-to-video run encodes, caches and hands over one array a clip, as any run does. Along the
-frames it holds the clip's latents, as many latents of the first frame before grey ones, and then
-the numbers of the image's states, filled up with zeros.
+frames it holds the clip's latents, as many latents that show the first frame alone, and then the
+numbers of the image's states, filled up with zeros.
 
 Shape suffixes:
   C latent channels   F latent frames   H latent height   W latent width
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arachne.core.errors import DataError
+from arachne.core.families.family import AfterFirstFrame
 from arachne.core.model_shape import ModelShape
 
 if TYPE_CHECKING:  # it imports torch, and planning reads this file too
@@ -126,10 +127,12 @@ class FirstFrameEncoder:
     Attributes:
         encoder: Encodes clips.
         image_encoder: Encodes the first frame for models that look at its states.
+        is_before: What the latents that show the first frame hold after it.
     """
 
     encoder: VideoEncoder
     image_encoder: ImageEncoder | None = None
+    is_before: AfterFirstFrame = "grey"
 
     @property
     def packing(self) -> Packing:
@@ -144,7 +147,8 @@ class FirstFrameEncoder:
     def fingerprint(self) -> str:
         """Digest of both encoders."""
         of_image = f"-{self.image_encoder.fingerprint}" if self.image_encoder else ""
-        return f"first{of_image}-{self.encoder.fingerprint}"
+        before = "" if self.is_before == "grey" else f"-before-{self.is_before}"
+        return f"first{before}{of_image}-{self.encoder.fingerprint}"
 
     @property
     def latent_channels(self) -> int:
@@ -174,8 +178,16 @@ class FirstFrameEncoder:
         )
 
     def encode_first(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
-        """Latents of a clip that is `frame` first, and grey for the rest."""
-        return self.encoder.encode_first(frame, num_frames)
+        """Latents of a clip that is `frame` first, and grey for the rest; or zeros for the rest.
+
+        Source of the zeros: diffusers' `CogVideoXImageToVideoPipeline` and
+        `HunyuanVideo15ImageToVideoPipeline`.
+        """
+        if self.is_before == "grey":
+            return self.encoder.encode_first(frame, num_frames)
+        alone_CFHW = self.encoder.encode_first(frame, 1)
+        later = alone_CFHW.shape[1] - 1 + (num_frames - 1) // self.temporal_compression
+        return np.pad(alone_CFHW[:, :1], ((0, 0), (0, later), (0, 0), (0, 0)))
 
     def states(self, frame: np.ndarray) -> np.ndarray | None:
         """The image encoder's states; None without one."""

@@ -18,8 +18,10 @@ import torch
 
 from arachne.core.errors import ConfigError
 from arachne.models.pretrained_folder import (
+    check_tokenizer,
     content_digest,
     loaded_part,
+    loaded_tokenizer,
     need_transformers,
     read_config,
 )
@@ -76,9 +78,7 @@ class GemmaTextEncoder:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
-
-        tokenizer = self._loaded(AutoTokenizer, "tokenizer")
+        tokenizer = loaded_tokenizer(self.folder / "tokenizer", setting=_SETTING)
         tokenizer.padding_side = "left"  # as Gemma was trained, and as the pipeline sets it
         return tokenizer
 
@@ -126,8 +126,7 @@ def open_gemma(folder: Path, *, num_tokens: int, device: str = "cpu") -> GemmaTe
             f"{_SETTING} {str(folder)!r} has the connectors of LTX-2.3 or later; name {_NEEDED} of "
             "version 2.0"
         )
-    if not (folder / "tokenizer").is_dir():
-        raise ConfigError(f"{_SETTING} {str(folder)!r} has no tokenizer/; name {_NEEDED}")
+    check_tokenizer(folder / "tokenizer", setting=_SETTING, needed=_NEEDED)
     num_registers = config.get("video_connector_num_learnable_registers", 128)
     if not num_registers or num_tokens % num_registers:
         raise ConfigError(

@@ -51,22 +51,34 @@ def load_adapters(
     found: dict[str, Tensor] = {}
     alphas: dict[str, float] = {}
     unknown: list[str] = []
+    needed = adapter_tensors(model.module)
     for name, tensor in tensors.items():
         key = names.find(name)
         if key is None:
             unknown.append(name)
         elif key.part == "alpha":
-            alphas[key.layer] = float(tensor)
-        elif key.part == "magnitude":
-            found[f"{key.layer}.lora_magnitude_vector"] = tensor.reshape(-1)
+            alphas |= dict.fromkeys(key.layers, float(tensor))
+        elif key.part == "lora_A":
+            found |= {f"{layer}.lora_A.weight": tensor for layer in key.layers}
         else:
-            found[f"{key.layer}.{key.part}.weight"] = tensor
+            is_magnitude = key.part == "magnitude"
+            ending = "lora_magnitude_vector" if is_magnitude else "lora_B.weight"
+            rows = tensor.reshape(-1) if is_magnitude else tensor
+            widths = [needed[f"{layer}.lora_B.weight"].shape[0] for layer in key.layers]
+            if len(key.layers) > 1 and rows.shape[:1] != (sum(widths),):
+                raise ConfigError(
+                    f"{setting} {str(file)!r} has {name} of shape {tuple(rows.shape)}, and the "
+                    f"run's adapters of {', '.join(key.layers)} have {sum(widths)} outputs; set "
+                    "lora.targets so that all layers of the file have one"
+                )
+            shares = rows.split(widths) if len(key.layers) > 1 else (rows,)
+            for layer, share in zip(key.layers, shares, strict=True):
+                found[f"{layer}.{ending}"] = share
     if unknown:
         raise ConfigError(
             f"{setting} {str(file)!r} has keys of no adapter of this run: {_some(unknown)}; "
             "set lora.targets so that these layers have adapters, or name another file"
         )
-    needed = adapter_tensors(model.module)
     _check_same_tensors(found, needed, file, setting, options)
     for layer in layers:
         rank = found[f"{layer}.lora_A.weight"].shape[0]

@@ -9,13 +9,15 @@
 
 ComfyUI takes peft's tensors too. With DoRA peft and diffusers add `lora_magnitude_vector`.
 
-ComfyUI and kohya use the published names of a model's layers, kohya with `_` for `.`.
+ComfyUI and kohya use the published names of a model's layers, kohya with `_` for `.`. Published
+layers of HunyuanVideo may be several of diffusers; see `hunyuan_names`.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from arachne.models.hunyuan_names import PublishedPart, published_part
 from arachne.models.wan_names import published_name
 
 Part = Literal["lora_A", "lora_B", "magnitude", "alpha"]
@@ -54,9 +56,12 @@ PUBLISHED: dict[str, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterKey:
-    """What a key of a LoRA file is: which layer's, in diffusers' name, and which tensor."""
+    """What a key of a LoRA file is: which tensor, and of which layers in diffusers' names.
 
-    layer: str
+    There are several where the file's layer is several of diffusers, in the order of their outputs.
+    """
+
+    layers: tuple[str, ...]
     part: Part
 
 
@@ -69,21 +74,27 @@ class AdapterNames:
     """Finds layers of one model by any name that a LoRA file may give them."""
 
     def __init__(self, family: str, layers: Iterable[str]) -> None:
-        self._layers: dict[str, str] = {}
+        self._layers: dict[str, tuple[str, ...]] = {}
+        parts: list[tuple[PublishedPart, str]] = []
         for layer in layers:
-            names = [layer]
+            self._add(layer, layer)
             if family in PUBLISHED:
-                names.append(published_layer(family, layer))
-            for name in names:
-                self._layers[name] = layer
-                self._layers[name.replace(".", "_")] = layer
+                self._add(published_layer(family, layer), layer)
+            found = published_part(layer) if family == "hunyuan_video" else None
+            if found is not None:
+                parts.append((found, layer))
+        for part, layer in sorted(parts):
+            self._add(part.name, *self._layers.get(part.name, ()), layer)
+
+    def _add(self, name: str, *layers: str) -> None:
+        self._layers[name] = self._layers[name.replace(".", "_")] = layers
 
     def find(self, key: str) -> AdapterKey | None:
         """What a key of a LoRA file is; None if there is no such layer, or no such part."""
         for ending, part in _PARTS:
             if key.endswith(ending):
-                layer = self._layers.get(_without_prefixes(key.removesuffix(ending)))
-                return None if layer is None else AdapterKey(layer=layer, part=part)
+                layers = self._layers.get(_without_prefixes(key.removesuffix(ending)))
+                return None if layers is None else AdapterKey(layers=layers, part=part)
         return None
 
 

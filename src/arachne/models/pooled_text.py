@@ -20,8 +20,10 @@ from arachne.core.errors import ConfigError
 from arachne.core.model_shape import pooled_rows
 from arachne.models.interface import TextEncoder
 from arachne.models.pretrained_folder import (
+    check_tokenizer,
     content_digest,
     loaded_part,
+    loaded_tokenizer,
     need_transformers,
     read_config,
 )
@@ -71,9 +73,7 @@ class ClipTextPooler:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
-
-        return loaded_part(AutoTokenizer, self.tokenizer_folder, setting=_SETTING)
+        return loaded_tokenizer(self.tokenizer_folder, setting=_SETTING)
 
     @cached_property
     def _encoder(self) -> Any:
@@ -134,11 +134,12 @@ def open_pooler(folder: Path, *, pooled_size: int, device: str = "cpu") -> ClipT
     need_transformers(folder, setting=_SETTING)
     found, tokenizer = folder / "text_encoder_2", folder / "tokenizer_2"
     config: Mapping[str, Any] = read_config(found, setting=_SETTING, needed=_NEEDED)
-    if config.get("model_type") != "clip_text_model" or not tokenizer.is_dir():
+    if config.get("model_type") != "clip_text_model":
         raise ConfigError(
-            f"{_SETTING} {str(folder)!r} has a {config.get('model_type')!r} as text_encoder_2/ and "
-            f"{'a' if tokenizer.is_dir() else 'no'} tokenizer_2/; name {_NEEDED}"
+            f"{_SETTING} {str(folder)!r} has a {config.get('model_type')!r} as text_encoder_2/; "
+            f"name {_NEEDED}"
         )
+    check_tokenizer(tokenizer, setting=_SETTING, needed=_NEEDED)
     if config.get("hidden_size") != pooled_size:
         raise ConfigError(
             f"{_SETTING} {str(found)!r} makes pooled states {config.get('hidden_size')} wide, and "

@@ -9,6 +9,14 @@ from typing import Any
 
 from arachne.core.errors import ConfigError
 
+_VOCABULARIES = (
+    ("tokenizer.json",),
+    ("spiece.model",),
+    ("tokenizer.model",),
+    ("vocab.json", "merges.txt"),
+)
+"""Files that hold a vocabulary: of any tokenizer; T5's; LLaMA's and Gemma's; CLIP's and Qwen's."""
+
 
 def read_config(folder: Path, *, setting: str, needed: str) -> Mapping[str, Any]:
     """The folder's `config.json`; `setting` and `needed` are words for the message.
@@ -40,6 +48,39 @@ def need_transformers(folder: Path, *, setting: str) -> None:
             f"{setting} {str(folder)!r} needs the package transformers, which is not installed; "
             "run: pip install 'arachne[pretrained]'"
         )
+
+
+def check_tokenizer(folder: Path, *, setting: str, needed: str) -> None:
+    """Refuse a folder without a tokenizer's vocabulary; `setting` and `needed` are for the message.
+
+    transformers 5 makes an empty tokenizer of such a folder, which knows no word, in silence.
+
+    Raises:
+        ConfigError: Its files are not there.
+    """
+    if any(all((folder / name).is_file() for name in names) for names in _VOCABULARIES):
+        return
+    found = "the folder holds no tokenizer" if folder.is_dir() else "there is no such folder"
+    files = ", ".join(" with ".join(names) for names in _VOCABULARIES)
+    raise ConfigError(f"{setting} {str(folder)!r}: {found} ({files}); name {needed}")
+
+
+def loaded_tokenizer(folder: Path, *, setting: str) -> Any:
+    """The tokenizer in a folder that `check_tokenizer` has let pass; none of its code is run.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(
+            f"{setting}: no tokenizer can be loaded from {str(folder)!r}: {error}"
+        ) from error
 
 
 def loaded_part(loader: Any, folder: Path, *, setting: str) -> Any:

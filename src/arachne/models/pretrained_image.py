@@ -1,4 +1,4 @@
-"""Image encoders of transformers (CLIP) behind our interface; the weights load when first used.
+"""Image encoders of transformers (CLIP, SigLIP) behind our interface; weights load when first used.
 
 Shape suffixes:
   H height   W width   T states   I width of a state
@@ -17,27 +17,38 @@ import torch
 from PIL import Image
 
 from arachne.core.errors import ConfigError
+from arachne.models.image_tokens import num_image_tokens
 from arachne.models.pretrained_folder import content_digest, read_config
 
 _SETTING = "model.image_encoder"
-_NEEDED = "a pipeline's folder, or one with a CLIPVisionModel"
+_NEEDED = "a pipeline's folder, or one with a CLIPVisionModel or SiglipVisionModel"
 
-_PROCESSOR: Mapping[str, Any] = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+_CLIP, _SIGLIP = "clip_vision_model", "siglip_vision_model"
+
+_CLASS_OF_TYPE: Mapping[str, str] = {_CLIP: "CLIPVisionModel", _SIGLIP: "SiglipVisionModel"}
+
+_PROCESSORS: Mapping[str, Mapping[str, Any]] = {
+    _CLIP: {
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+    },
+    _SIGLIP: {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]},
 }
-"""What transformers' `CLIPImageProcessor` takes where preprocessor_config.json leaves it out."""
+"""What transformers' processors of pictures take where preprocessor_config.json leaves it out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedImageEncoder:
-    """CLIP's vision model; `open_image_encoder` checks a folder and makes one.
+    """A vision model of `_CLASS_OF_TYPE`; `open_image_encoder` checks a folder and makes one.
 
-    Its states are those before the last layer, as `WanImageToVideoPipeline` takes them.
+    CLIP sees the middle square of a picture; its states are those before the last layer, as
+    `WanImageToVideoPipeline` takes them. SigLIP sees the picture squeezed to a square; its states
+    are the last ones, as `HunyuanVideo15ImageToVideoPipeline` takes them.
 
     Attributes:
         folder: Where config.json and the weights lie.
-        num_tokens: States of a picture: its patches, and one of the whole.
+        model_type: As config.json names it.
+        num_tokens: States of a picture: its patches, and with CLIP one of the whole.
         image_size: Width of a state.
         side: Pixels on each side of what it looks at.
         mean, std: Of a pixel's three colours, from 0 to 1.
@@ -45,6 +56,7 @@ class PretrainedImageEncoder:
     """
 
     folder: Path
+    model_type: str
     num_tokens: int
     image_size: int
     side: int
@@ -64,18 +76,22 @@ class PretrainedImageEncoder:
     @torch.no_grad()
     def encode(self, frame: np.ndarray) -> np.ndarray:
         """States float32 [T, I] of a picture uint8 [H, W, 3]."""
-        square_HW3 = _centre(frame, self.side).astype(np.float32) / 255.0
+        is_clip = self.model_type == _CLIP
+        square = _centre(frame, self.side) if is_clip else _squeezed(frame, self.side)
+        square_HW3 = square.astype(np.float32) / 255.0
         scaled_HW3 = (square_HW3 - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         pixels_B3HW = torch.from_numpy(scaled_HW3).permute(2, 0, 1)[None].to(self.device)
         found = self._model(pixel_values=pixels_B3HW, output_hidden_states=True)
-        return found.hidden_states[-2][0].float().cpu().numpy()
+        states_BTI = found.hidden_states[-2] if is_clip else found.last_hidden_state
+        return states_BTI[0].float().cpu().numpy()
 
     @cached_property
     def _model(self) -> Any:
-        from transformers import CLIPVisionModel
+        import transformers
 
+        loader = getattr(transformers, _CLASS_OF_TYPE[self.model_type])
         try:
-            model: Any = CLIPVisionModel.from_pretrained(
+            model: Any = loader.from_pretrained(
                 str(self.folder), torch_dtype=torch.float32, local_files_only=True
             )
         except (OSError, ValueError, RuntimeError) as error:
@@ -93,6 +109,12 @@ def _centre(frame: np.ndarray, side: int) -> np.ndarray:
     left, top = (width - side) // 2, (height - side) // 2
     resized = picture.resize((width, height), resample=Image.Resampling.BICUBIC)
     return np.asarray(resized.crop((left, top, left + side, top + side)))
+
+
+def _squeezed(frame: np.ndarray, side: int) -> np.ndarray:
+    """A whole picture, both sides brought to `side` pixels (bicubic)."""
+    picture = Image.fromarray(frame)
+    return np.asarray(picture.resize((side, side), resample=Image.Resampling.BICUBIC))
 
 
 def _short(values: tuple[float, ...]) -> str:
@@ -114,15 +136,15 @@ def open_image_encoder(folder: Path, *, device: str = "cpu") -> PretrainedImageE
         )
     found = folder / "image_encoder" if (folder / "image_encoder").is_dir() else folder
     config = read_config(found, setting=_SETTING, needed=_NEEDED)
-    if config.get("model_type") != "clip_vision_model":
-        raise ConfigError(
-            f"{_SETTING} {str(found)!r} holds a {config.get('model_type')!r}; name {_NEEDED}"
-        )
-    processor = _processor(folder)
+    model_type = str(config.get("model_type"))
+    if model_type not in _CLASS_OF_TYPE:
+        raise ConfigError(f"{_SETTING} {str(found)!r} holds a {model_type!r}; name {_NEEDED}")
+    processor = _processor(folder, model_type)
     side = int(config["image_size"])
     return PretrainedImageEncoder(
         folder=found,
-        num_tokens=(side // int(config["patch_size"])) ** 2 + 1,
+        model_type=model_type,
+        num_tokens=num_image_tokens(config),
         image_size=int(config["hidden_size"]),
         side=side,
         mean=tuple(processor["image_mean"]),
@@ -131,13 +153,13 @@ def open_image_encoder(folder: Path, *, device: str = "cpu") -> PretrainedImageE
     )
 
 
-def _processor(folder: Path) -> Mapping[str, Any]:
+def _processor(folder: Path, model_type: str) -> Mapping[str, Any]:
     """What is done to pictures, by the preprocessor_config.json that lies beside, if one does."""
-    for place in (folder / "image_processor", folder):
+    for place in (folder / "image_processor", folder / "feature_extractor", folder):
         if (place / "preprocessor_config.json").is_file():
             path = place / "preprocessor_config.json"
             try:
-                return {**_PROCESSOR, **json.loads(path.read_text(encoding="utf-8"))}
+                return {**_PROCESSORS[model_type], **json.loads(path.read_text(encoding="utf-8"))}
             except (OSError, ValueError, TypeError) as error:
                 raise ConfigError(f"{_SETTING}: cannot read {str(path)!r}: {error}") from error
-    return _PROCESSOR
+    return _PROCESSORS[model_type]

@@ -15,7 +15,13 @@ import torch
 
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_family import TextPadding
-from arachne.models.pretrained_folder import content_digest, need_transformers, read_config
+from arachne.models.pretrained_folder import (
+    check_tokenizer,
+    content_digest,
+    loaded_tokenizer,
+    need_transformers,
+    read_config,
+)
 from arachne.models.text_prompts import TextPrompt
 
 _SETTING = "model.text_encoder"
@@ -29,7 +35,6 @@ _READS_ALONE = ("t5", "umt5")
 """Encoders that were not trained to follow instructions read a caption by itself."""
 
 _SIZE_OPTIONS = ("d_model", "hidden_size")
-_TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 _NEEDED = "'hashed', or a folder with a T5, UMT5, LLaMA or Qwen2.5-VL encoder and its tokenizer"
 
 
@@ -44,6 +49,7 @@ class PretrainedTextEncoder:
         text_size: Width of a token state.
         padding: What it makes of the padding after a caption.
         prompt: The instruction that a caption stands in; None for the caption alone.
+        cleans_captions: Whether a caption by itself is read as `clean_caption` makes it.
         device: Where it runs.
     """
 
@@ -53,14 +59,17 @@ class PretrainedTextEncoder:
     text_size: int
     padding: TextPadding = "masked"
     prompt: TextPrompt | None = None
+    cleans_captions: bool = False
     device: str = "cpu"
 
     @property
     def fingerprint(self) -> str:
-        """Digest of config, weights and tokenizer, the number of tokens, padding and prompt."""
+        """Digest of config, weights and tokenizer, and all else that its states depend on."""
         padding = "" if self.padding == "masked" else f"{self.padding}-"
         prompt = f"{self.prompt.name}-" if self.prompt else ""
-        return f"text-{self.num_tokens}-{padding}{prompt}{self._digest}"
+        # Encoders of other families cleaned captions too once; their states are not the same.
+        raw = "" if self.cleans_captions or self.prompt else "raw-"
+        return f"text-{self.num_tokens}-{padding}{prompt}{raw}{self._digest}"
 
     @cached_property
     def _digest(self) -> str:
@@ -80,7 +89,7 @@ class PretrainedTextEncoder:
     def _states(self, caption: str) -> tuple[torch.Tensor, torch.Tensor]:
         """States of a caption by itself, and which of them are its own."""
         tokens = self._tokenizer(
-            clean_caption(caption),
+            clean_caption(caption) if self.cleans_captions else caption,
             max_length=self.num_tokens,
             truncation=True,
             padding="max_length",
@@ -108,17 +117,7 @@ class PretrainedTextEncoder:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
-
-        try:
-            return AutoTokenizer.from_pretrained(
-                str(self.tokenizer_folder), local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, ImportError) as error:
-            raise ConfigError(
-                f"{_SETTING}: no tokenizer can be loaded from {str(self.tokenizer_folder)!r}: "
-                f"{error}"
-            ) from error
+        return loaded_tokenizer(self.tokenizer_folder, setting=_SETTING)
 
     @cached_property
     def _encoder(self) -> Any:
@@ -149,6 +148,7 @@ def open_text_encoder(
     num_tokens: int,
     padding: TextPadding = "masked",
     prompt: TextPrompt | None = None,
+    cleans_captions: bool = False,
     device: str = "cpu",
 ) -> PretrainedTextEncoder:
     """The encoder in a diffusers pipeline's folder (`text_encoder` in it), or in the folder itself.
@@ -169,12 +169,7 @@ def open_text_encoder(
         )
     need_transformers(folder, setting=_SETTING)
     tokenizer_folder = tokenizer_folder if tokenizer_folder.is_dir() else folder
-    # Without these files transformers 5 makes an empty tokenizer that knows no word, in silence.
-    if not any((tokenizer_folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise ConfigError(
-            f"{_SETTING}: {str(tokenizer_folder)!r} holds no tokenizer; it needs one of "
-            f"{', '.join(_TOKENIZER_FILES)}"
-        )
+    check_tokenizer(tokenizer_folder, setting=_SETTING, needed=_NEEDED)
     return PretrainedTextEncoder(
         folder=folder,
         tokenizer_folder=tokenizer_folder,
@@ -182,6 +177,7 @@ def open_text_encoder(
         text_size=_text_size(config, folder),
         padding=padding,
         prompt=None if config["model_type"] in _READS_ALONE else prompt,
+        cleans_captions=cleans_captions,
         device=device,
     )
 

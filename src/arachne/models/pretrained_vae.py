@@ -5,7 +5,7 @@ Shape suffixes:
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +47,7 @@ class PretrainedVideoEncoder:
             alone: a clip has the same latents wherever and whenever it is encoded.
         is_tiled: Whether frames larger than diffusers' tile of the class are encoded and decoded
             in tiles, which takes less memory and gives slightly other latents.
+        condition_scale: What latents that show a first frame are multiplied by as well.
     """
 
     class_name: str
@@ -57,6 +58,7 @@ class PretrainedVideoEncoder:
     device: str = "cpu"
     latents: Literal["mode", "sample"] = "mode"
     is_tiled: bool = False
+    condition_scale: float = 1.0
 
     @property
     def fingerprint(self) -> str:
@@ -184,13 +186,16 @@ class PretrainedVideoEncoder:
     def encode_first(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
         """Latents of a clip that is `frame` [H, W, 3] first, and grey (0 of -1 … 1) for the rest.
 
+        They are the mode's, and those of `encode` but for `condition_scale`.
+
         Raises:
             DataError: The frame's sides do not fit the compression.
         """
         first_BC1HW = self._pixels(frame[None])
         later = (num_frames - 1) // self.temporal_compression * self.temporal_compression
         pixels_BCFHW = torch.nn.functional.pad(first_BC1HW, (0, 0, 0, 0, 0, later))
-        return self._normalised(self._distribution(pixels_BCFHW).mode())
+        shown = self._normalised(self._distribution(pixels_BCFHW).mode())
+        return shown * np.float32(self.condition_scale)
 
     def _pixels(self, frames: np.ndarray) -> torch.Tensor:
         """Pixels from -1 to 1, as one batch [B, C, F, H, W]."""
@@ -315,4 +320,14 @@ def open_video_encoder(
         device=device,
         latents=latents,
         is_tiled=is_tiled,
+        condition_scale=_condition_scale(config),
     )
+
+
+def _condition_scale(config: Mapping[str, Any]) -> float:
+    """CogVideoX's image-to-video models were trained with first frames / factor, clips · factor.
+
+    Source: `CogVideoXImageToVideoPipeline.prepare_latents`.
+    """
+    factor = config.get("scaling_factor", 1.0)
+    return 1.0 / factor**2 if config.get("invert_scale_latents") else 1.0

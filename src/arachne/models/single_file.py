@@ -23,7 +23,7 @@ _SETTING = "model.pretrained"
 
 
 def load_single_file(family: DiffusersFamily, file: Path, module: nn.Module) -> None:
-    """Fill a module of the family's class, in float32, from a file.
+    """Fill a module of the family's class, in float32 or float64, from a file.
 
     Raises:
         ConfigError: diffusers cannot rename the family's tensors; or the file is no safetensors
@@ -83,7 +83,9 @@ def _renamed(family: DiffusersFamily, file: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{_SETTING}: cannot read {str(file)!r}: {error}") from error
     found = renamed(family, tensors, file)
     return {
-        name: values.to(torch.float32) if values.element_size() > 1 else values
+        name: values.to(torch.promote_types(values.dtype, torch.float32))
+        if values.element_size() > 1
+        else values
         for name, values in found.items()
     }
 

@@ -23,6 +23,7 @@ SKYREELS_V2 = DiffusersFamily(
     options=wan_options,
     forward=wan_forward,
     first_frame_forward=wan_first_frame_forward,
+    cleans_captions=True,
     fixed=(*FIXED, "inject_sample_info", "num_frame_per_block"),
     check=check_wan,
 )

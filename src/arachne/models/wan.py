@@ -147,6 +147,7 @@ WAN = DiffusersFamily(
     options=wan_options,
     forward=wan_forward,
     first_frame_forward=wan_first_frame_forward,
+    cleans_captions=True,
     fixed=FIXED,
     check=check_wan,
 )

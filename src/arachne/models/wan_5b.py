@@ -31,6 +31,7 @@ WAN_5B = DiffusersFamily(
     options=wan_options,
     forward=wan_forward,
     first_frame_forward=keeping_first_frame(wan_forward, "wan_5b"),
+    cleans_captions=True,
     fixed=FIXED,
     check=_check,
 )

@@ -4,11 +4,14 @@ from arachne.core.blocks import allowed_degrees
 from arachne.core.cascade import Cascade
 from arachne.core.errors import InfeasibleError
 from arachne.core.units import bytes_text, count_text
-from arachne.cost.fitting import fitting_text, misfit_text
+from arachne.cost.fitting import fitting_text, misfit_text, roomier_text
 from arachne.cost.model import CostModel
 from arachne.planner.problem import PlanningProblem
 
-_ENCODER_ADVICE = "encode such clips ahead, or use GPUs with more memory"
+_ENCODER_ADVICE = (
+    "encode before step 1 (data.encode=before; leave out --encode and --fill), or use GPUs with "
+    "more memory"
+)
 
 
 def does_not_fit(
@@ -33,7 +36,8 @@ def does_not_fit(
         items = f" ({costs.memory(cascade, gpus).text})"
         fitting = fitting_text(costs, cascade, gpus)
     module = "" if cascade.module == "dit" else f" for its {cascade.module} encoder"
-    advice = _advice(problem, cascade) if cascade.module == "dit" else _ENCODER_ADVICE
+    is_training = cascade.module == "dit"
+    advice = _advice(problem, cascade, gpus) if is_training else _ENCODER_ADVICE
     advice = f"{fitting}; or {advice}" if fitting else advice
     return InfeasibleError(
         f"{what} needs {bytes_text(needed_bytes)}{module} on each of "
@@ -42,13 +46,17 @@ def does_not_fit(
     )
 
 
-def _advice(problem: PlanningProblem, cascade: Cascade) -> str:
+def _advice(problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...]) -> str:
     """What would help: a setting only where it is what holds the launch back."""
+    costs = problem.costs
     raising = "raise planner.max_degree, " if max(problem.degrees) < _most_degree(problem) else ""
-    lowered = "data.resolution or data.frame_buckets"
+    lowered = problem.shape_settings
     if cascade.num_clips > 1:
         lowered = f"planner.stack_tokens, {lowered}"
-    return f"{raising}lower {lowered}, or use more GPUs or GPUs with more memory"
+    smaller = f"{raising}lower {lowered}"
+    if isinstance(costs, CostModel):
+        return roomier_text(costs.memory(cascade, gpus), costs.memory_bytes, smaller)
+    return f"{smaller}, or use more GPUs or GPUs with more memory"
 
 
 def _most_degree(problem: PlanningProblem) -> int:

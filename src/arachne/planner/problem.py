@@ -64,6 +64,10 @@ class LaunchCosts(Protocol):
         return 1.0
 
 
+SHAPE_SETTINGS = "data.resolution or data.frame_buckets"
+"""What bounds the shapes of a dataset's clips."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningProblem:
     """One step's clips and where they may run.
@@ -78,6 +82,7 @@ class PlanningProblem:
         stack_tokens: Clips of one shape may share a cascade of at most this many tokens.
         seed: Seed of the search.
         iterations: Search steps after the warm start.
+        shape_settings: What bounds the shapes of clips, as messages name it.
     """
 
     batch: Batch
@@ -88,6 +93,7 @@ class PlanningProblem:
     seed: int = 0
     iterations: int = 2000
     next_batch: Batch | None = None
+    shape_settings: str = SHAPE_SETTINGS
 
     def __post_init__(self) -> None:
         assert self.degrees, "at least one degree is allowed"

@@ -1,6 +1,6 @@
 """The page of `arachne compare`: a table of planners, and one step's timelines on one time axis."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -8,7 +8,6 @@ from arachne.core.batch import Batch
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import Trace
 from arachne.reporting.chart_parts import Figure
-from arachne.reporting.comparison import REFERENCE
 from arachne.reporting.epoch_figures import (
     EPOCH_COLUMNS,
     EpochFigures,
@@ -16,7 +15,7 @@ from arachne.reporting.epoch_figures import (
     epoch_notes,
 )
 from arachne.reporting.page_document import document
-from arachne.reporting.page_parts import notes_list, shape_legend
+from arachne.reporting.page_parts import figures_table, notes_list, shape_legend
 from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, failures
 from arachne.reporting.shape_colours import shape_paints
 from arachne.reporting.timeline import timeline
@@ -88,7 +87,7 @@ def render_comparison(
 
 
 def _planners_table(figures: Sequence[PlannerFigures]) -> str:
-    return _table("planner", COLUMNS, {row.name: cells(row) for row in figures})
+    return figures_table("planner", COLUMNS, {row.name: cells(row) for row in figures})
 
 
 def _sentences(sentences: Sequence[str]) -> str:
@@ -104,18 +103,5 @@ def _epoch_section(epoch: Sequence[EpochFigures]) -> str:
         "<p class='why'>Systems with buckets draw their own batches, and drop the clips that fill "
         "none; the planners train the sampler's steps of the same clips. Ends of steps are "
         "counted, so look at the clips of a step too.</p>"
-        f'<div class="panel">{_table("system", EPOCH_COLUMNS, rows)}</div>'
-    )
-
-
-def _table(what: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    lines: list[str] = []
-    for name, texts in rows.items():
-        numbers = "".join(f'<td class="number">{escape(text)}</td>' for text in texts)
-        ours = ' class="ours"' if name == REFERENCE else ""
-        lines.append(f"<tr{ours}><td>{escape(name)}</td>{numbers}</tr>")
-    heads = "".join(f'<th class="number">{escape(head)}</th>' for head in columns)
-    return (
-        f'<div class="scroll"><table><thead><tr><th>{what}</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        f'<div class="panel">{figures_table("system", EPOCH_COLUMNS, rows)}</div>'
     )

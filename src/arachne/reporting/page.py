@@ -20,6 +20,7 @@ from arachne.reporting.chosen_steps import ChosenStep, chosen_steps
 from arachne.reporting.modelled_trace import modelled_trace
 from arachne.reporting.page_document import document
 from arachne.reporting.page_parts import (
+    figures_table,
     headline_cards,
     ledger_summary,
     ledger_table,
@@ -28,6 +29,7 @@ from arachne.reporting.page_parts import (
     shape_legend,
     strategies_table,
 )
+from arachne.reporting.planned_figures import PLANNED_COLUMNS, planned_cells, planned_text
 from arachne.reporting.report_data import ReportData, read_report_data
 from arachne.reporting.shape_colours import Paint, shape_paints
 from arachne.reporting.timeline import timeline
@@ -39,6 +41,7 @@ from arachne.reporting.watching_charts import (
 )
 
 _TIMES = "Times are wall-clock seconds on the ranks."
+_MODELLED_TIMES = "All times are modelled; nothing was run."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ def render_report(source: Path | ReportData) -> str:
     body = [
         headline_cards(data.headlines),
         notes_list(data.notes),
+        _planned_section(data),
         _timeline_section(data, steps, paints, figures),
         _balance_section(data, figures),
         _model_section(data, paints, figures),
@@ -76,7 +80,11 @@ def render_report(source: Path | ReportData) -> str:
         _ledger_section(data),
     ]
     return document(
-        title=data.title, lead=_lead(data), body="".join(body), figures=figures, times=_TIMES
+        title=data.title,
+        lead=_lead(data),
+        body="".join(body),
+        figures=figures,
+        times=_MODELLED_TIMES if data.planned else _TIMES,
     )
 
 
@@ -85,6 +93,18 @@ def _buckets(data: ReportData) -> set[Bucket]:
     drawn = data.traces or data.plans
     plans = [plan for step, plan in data.plans.items() if step in drawn]
     return {launch.cascade.bucket for plan in plans for launch in plan.launches}
+
+
+def _planned_section(data: ReportData) -> str:
+    if not data.planned:
+        return ""
+    rows = {str(figures.step): planned_cells(figures) for figures in data.planned}
+    return (
+        "<h2>Steps</h2><p class='why'>The makespan ends with a step's last launch; reduction and "
+        "optimizer follow. No plan of the same clips is shorter than the bound.</p>"
+        f'<div class="panel">{figures_table("step", PLANNED_COLUMNS, rows)}'
+        f"<p class='why'>{escape(planned_text(data.planned))}</p></div>"
+    )
 
 
 def _timeline_section(
@@ -98,7 +118,7 @@ def _timeline_section(
             "<h2>Where the time went</h2><p class='why'>This run stored neither traces nor plans, "
             "so there is no timeline; set logging.trace_every to 1 or more.</p>"
         )
-    modelled_s = {row.step: row.modelled_step_s for row in data.metrics.train}
+    modelled_s = data.modelled_step_s
     drawn: list[Trace] = []
     for chosen in steps:
         step, plan = chosen.step, data.plans.get(chosen.step)
@@ -116,7 +136,7 @@ def _timeline_section(
     pressed = [_step_button(chosen, is_pressed=chosen is default) for chosen in steps]
     buttons = f'<div class="steps" role="group" aria-label="step">{"".join(pressed)}</div>'
     return (
-        "<h2>Where the time went</h2>"
+        f"<h2>{'Where the time would go' if data.planned else 'Where the time went'}</h2>"
         f'<p class="why">{escape(_timeline_why(data))}</p>'
         f'<div class="panel">{buttons if len(steps) > 1 else ""}{legend}'
         f'<div class="chart" id="timeline" data-figure="step-{default.step}"></div></div>'
@@ -124,9 +144,12 @@ def _timeline_section(
 
 
 def _timeline_why(data: ReportData) -> str:
+    bars = "One row a rank. A bar is one launch, shape ×clips @degree; light stretches are idle."
+    if data.planned:
+        return bars
     if not data.traces:
         return "One row a rank, as planned: this run has no measured traces."
-    text = "One row a rank. A bar is one launch, shape ×clips @degree; light stretches are idle."
+    text = bars
     if data.plans:
         text += " What was measured lies above what the plan promised, on the same axis."
     if data.num_traced_steps > len(data.traces):

@@ -9,7 +9,7 @@ from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.trace import Trace
 from arachne.core.units import bytes_text, count_text
-from arachne.reporting.comparison import Strategy, reference_of
+from arachne.reporting.comparison import REFERENCE, Strategy, reference_of
 from arachne.reporting.headlines import Headlines
 from arachne.reporting.report_data import Sample
 from arachne.reporting.shape_colours import UNKNOWN_COLOUR, Paint
@@ -143,6 +143,20 @@ def strategies_table(strategies: Sequence[Strategy]) -> str:
     return (
         f'<div class="scroll"><table><thead><tr><th>strategy</th>{numbers}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def figures_table(what: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """Texts of each row by its name, whose head is `what`; Arachne's own row stands out."""
+    lines: list[str] = []
+    for name, texts in rows.items():
+        numbers = "".join(f'<td class="number">{escape(text)}</td>' for text in texts)
+        ours = ' class="ours"' if name == REFERENCE else ""
+        lines.append(f"<tr{ours}><td>{escape(name)}</td>{numbers}</tr>")
+    heads = "".join(f'<th class="number">{escape(head)}</th>' for head in columns)
+    return (
+        f'<div class="scroll"><table><thead><tr><th>{what}</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
 

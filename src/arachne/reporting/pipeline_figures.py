@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from arachne.core.units import count_text, seconds_text
+from arachne.reporting.tables import share_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class PipelineFigures:
         return (
             f"{self.name} (for reference: layers over GPUs, no cascades): mean step "
             f"{seconds_text(self.step_s)}{beside}; {count_text(self.num_stages or 0, 'stage')}, "
-            f"idle {self.bubble_ratio:.0%} before the step's end, {self.ideal_bubble_ratio:.0%} if "
-            f"its micro-batches were equal; activations computed again in "
-            f"{count_text(self.recomputed_steps or 0, 'step')}"
+            f"idle {share_text(self.bubble_ratio)} before the step's end, "
+            f"{share_text(self.ideal_bubble_ratio)} if its micro-batches were equal; "
+            f"activations computed again in {count_text(self.recomputed_steps or 0, 'step')}"
         )

@@ -13,6 +13,7 @@ from arachne.core.units import bytes_text, count_text
 from arachne.reporting.comparison import Strategy, read_comparison
 from arachne.reporting.headlines import Headlines, headlines
 from arachne.reporting.modelled_trace import modelled_trace
+from arachne.reporting.planned_figures import PlannedFigures
 from arachne.reporting.run_files import (
     COMPARISON,
     MANIFEST,
@@ -55,6 +56,7 @@ class ReportData:
         metrics: Rows of each step.
         traces: Measured traces by step.
         plans: Plans by step.
+        planned: Figures of steps that were planned alone, for a page of which nothing was run.
         batches: Clips by step.
         ledger: What became of each clip.
         strategies: Strategies that were compared.
@@ -67,6 +69,7 @@ class ReportData:
     metrics: Metrics = field(default_factory=Metrics)
     traces: dict[int, Trace] = field(default_factory=dict[int, Trace])
     plans: dict[int, PlacedPlan] = field(default_factory=dict[int, PlacedPlan])
+    planned: tuple[PlannedFigures, ...] = ()
     batches: dict[int, Batch] = field(default_factory=dict[int, Batch])
     ledger: Ledger | None = None
     strategies: tuple[Strategy, ...] = ()
@@ -81,9 +84,15 @@ class ReportData:
         return known[max(known)].world_size if known else None
 
     @property
+    def modelled_step_s(self) -> dict[int, float | None]:
+        """Seconds of whole steps as they were modelled, where that is known."""
+        run = {row.step: row.modelled_step_s for row in self.metrics.train}
+        return run | {figures.step: figures.step_s for figures in self.planned}
+
+    @property
     def all_traces(self) -> tuple[Trace, ...]:
         """Each measured trace, followed by what its plan promised."""
-        modelled_s = {row.step: row.modelled_step_s for row in self.metrics.train}
+        modelled_s = self.modelled_step_s
         found: list[Trace] = []
         for step, trace in self.traces.items():
             found.append(trace)

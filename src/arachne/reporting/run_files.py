@@ -7,6 +7,7 @@ RUN_DIR/
 ├── batches.jsonl           one Batch a line: which clip a plan's slot is
 ├── traces/rank-00000.jsonl one RankLog a line, a file for each rank
 ├── ledger.parquet          the manifest: what became of each clip
+├── display.txt             what a run showed after its standard output was lost
 ├── comparison.json         strategies against each other, if they were compared
 ├── samples/*.png           pictures, if some were drawn
 ├── samples/step-000100/    videos 0.mp4, 1.mp4 … drawn after so many steps, and their sheet.png
@@ -31,6 +32,7 @@ PLANS = "plans.jsonl"
 BATCHES = "batches.jsonl"
 TRACES = "traces"
 MANIFEST = "ledger.parquet"
+DISPLAY = "display.txt"
 COMPARISON = "comparison.json"
 SAMPLES = "samples"
 REPORT = "report.html"
@@ -54,7 +56,8 @@ class StepMetrics:
         grad_norm: Global norm before clipping.
         lr: Learning rate of this step.
         step_s: Measured seconds.
-        idle_ratio: Measured idle ratio, 0 to 1.
+        idle_ratio: Measured idle ratio, 0 to 1, on traced steps (`logging.trace_every`), since it
+            takes the logs of all ranks to tell waiting from communicating; None on the others.
         tokens: Video tokens that were trained.
         clips: Clips that were trained.
         tokens_per_s: Video tokens per second, over all ranks.

@@ -36,6 +36,7 @@ class PartInputs:
         mask: Which keys count (boolean) or what is added to their scores, [B or 1, 1, 1, K]; None
             for all.
         scale: Factor of the scores.
+        is_causal: Whether query i sees only the keys up to i; then K is Q.
     """
 
     query: Tensor
@@ -43,6 +44,7 @@ class PartInputs:
     value: Tensor
     mask: Tensor | None
     scale: float
+    is_causal: bool = False
 
 
 Forward = Callable[[PartInputs], tuple[Tensor, Tensor]]
@@ -92,6 +94,9 @@ def kernel_named(name: KernelName, query: Tensor, *, is_masked: bool) -> Attenti
 def _math_scores(part: PartInputs) -> Tensor:
     wide = torch.promote_types(part.query.dtype, torch.float32)
     scores = part.query.to(wide) @ part.key.to(wide).transpose(-1, -2) * part.scale
+    if part.is_causal:
+        is_later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(is_later, -torch.inf)
     if part.mask is None:
         return scores
     if part.mask.dtype == torch.bool:
@@ -129,7 +134,7 @@ MATH = AttentionKernel(forward=_math_forward, backward=_math_backward)
 
 def _cpu_flash_forward(part: PartInputs) -> tuple[Tensor, Tensor]:
     out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
-        part.query, part.key, part.value, scale=part.scale
+        part.query, part.key, part.value, 0.0, part.is_causal, scale=part.scale
     )
     return out, lse.unsqueeze(-1)
 
@@ -145,14 +150,14 @@ def _cpu_flash_backward(
         out,
         lse.squeeze(-1),
         0.0,
-        False,
+        part.is_causal,
         scale=part.scale,
     )
 
 
 def _cuda_flash_forward(part: PartInputs) -> tuple[Tensor, Tensor]:
     out, lse, *_ = _aten._scaled_dot_product_flash_attention(
-        part.query, part.key, part.value, scale=part.scale
+        part.query, part.key, part.value, 0.0, part.is_causal, scale=part.scale
     )
     return out, lse.unsqueeze(-1)
 
@@ -173,7 +178,7 @@ def _cuda_flash_backward(
         part.query.shape[2],
         part.key.shape[2],
         0.0,
-        False,
+        part.is_causal,
         no_random_state,
         no_random_state[1:],
         scale=part.scale,
@@ -182,7 +187,7 @@ def _cuda_flash_backward(
 
 def _cudnn_forward(part: PartInputs) -> tuple[Tensor, Tensor]:
     out, lse, *_ = _aten._scaled_dot_product_cudnn_attention(
-        part.query, part.key, part.value, None, True, scale=part.scale
+        part.query, part.key, part.value, None, True, 0.0, part.is_causal, scale=part.scale
     )
     return out, lse.reshape(*out.shape[:3], 1)
 
@@ -206,7 +211,7 @@ def _cudnn_backward(
         part.query.shape[2],
         part.key.shape[2],
         0.0,
-        False,
+        part.is_causal,
         scale=part.scale,
     )
 

@@ -11,6 +11,7 @@ values travel along it, from part to part.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from arachne.runtime.process_groups import RankGroup
 
@@ -19,6 +20,23 @@ def split_sizes(total: int, num_parts: int) -> tuple[int, ...]:
     """Sizes that differ by at most one, the larger first; zero where there is less than a part."""
     quotient, rest = divmod(total, num_parts)
     return tuple(quotient + (part < rest) for part in range(num_parts))
+
+
+def striped(num_tokens: int, size: int, ulysses: int) -> tuple[range, ...]:
+    """Which tokens each member holds in the striped order, in which causal attention is balanced.
+
+    Of p parts, part i has the tokens i, i + p, i + 2p, …, and its members pieces of them. A token
+    sees those up to itself. Where p divides the number S of tokens, the largest part has
+    1 + (p − 1) / (S + 1) times the mean number of pairs; were the tokens of a part neighbours, the
+    last part would have nearly 2 − 1/p times. Source: Striped Attention (arXiv 2311.09431).
+    """
+    num_parts = size // ulysses
+    members: list[range] = []
+    for part in range(num_parts):
+        stripe = range(part, num_tokens, num_parts)
+        ends = list(accumulate(split_sizes(len(stripe), ulysses)))
+        members += [stripe[low:high] for low, high in zip([0, *ends], ends, strict=False)]
+    return tuple(members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

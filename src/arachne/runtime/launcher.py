@@ -28,7 +28,8 @@ from torch.distributed import FileStore
 
 from arachne.core import errors
 from arachne.core.errors import ArachneError, Interrupted, LostRankError
-from arachne.core.held_signals import NUMBERS, end_by_signals, signals_held_back
+from arachne.core.held_signals import end_by_signals, ending_signals, signals_held_back
+from arachne.core.lasting_streams import keep_standard_streams
 from arachne.core.parent_watch import exit_with_parent
 from arachne.runtime.hang_report import GO_ON
 from arachne.runtime.lost_peer import is_of_lost_peer
@@ -124,7 +125,7 @@ def run_ranks(
 
 @contextmanager
 def _signals_passed_on(processes: list[Any]) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM go to the ranks, who decide; ranks that do not listen end by them.
+    """Signals to end go to the ranks, who decide; ranks that do not listen end by them.
 
     Gives the list of signals that have come.
     """
@@ -139,11 +140,12 @@ def _signals_passed_on(processes: list[Any]) -> Iterator[list[int]]:
             if process.is_alive():
                 os.kill(process.pid, number)
 
-    before = [signal.signal(number, pass_on) for number in NUMBERS]
+    numbers = ending_signals()
+    before = [signal.signal(number, pass_on) for number in numbers]
     try:
         yield received
     finally:
-        for number, handler in zip(NUMBERS, before, strict=True):
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
 
 
@@ -157,7 +159,8 @@ def _run_rank(
     device: DeviceKind,
     timeout_s: float,
 ) -> None:
-    end_by_signals(*NUMBERS)
+    end_by_signals(*ending_signals())
+    keep_standard_streams()
     exit_with_parent(folder=folder)
     os.environ.update(
         RANK=str(rank),

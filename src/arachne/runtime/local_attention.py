@@ -1,11 +1,12 @@
 """Attention on one rank: torch's own function, with the kernel that the run prefers asked first.
 
 A preference and no restriction: what a kernel cannot do (masks, say, of a text encoder) is done by
-the next in line. The kernels of rings are `attention_kernels`' affair.
+the next in line. A backend of diffusers computes the model's self-attention, where nothing is
+masked. The kernels of rings are `attention_kernels`' affair.
 """
 
 import inspect
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from arachne.core.errors import ConfigError
 from arachne.runtime.attention_kernels import KernelName
+from arachne.runtime.registry_attention import Attend, registered_attention
 
 AttentionName = Literal["auto", "cudnn", "flash", "flash3", "math"]
 
@@ -44,20 +46,34 @@ _torchs_own = scaled_dot_product_attention
 _preferred: tuple[SDPBackend, ...] = ()
 """Of this process; () lets torch choose."""
 
+_registered: Attend | None = None
+"""Of this process: the backend of diffusers that it named."""
 
-def prefer_kernel(name: AttentionName, device: torch.device) -> KernelName:
+REGISTRY = "diffusers:"
+"""What the names of diffusers' backends begin with."""
+
+
+def prefer_kernel(
+    name: str, device: torch.device, *, dtype: torch.dtype = torch.float32, head_size: int = 64
+) -> KernelName:
     """From now on this process asks this kernel first; the name of the one that rings shall use.
 
     `auto` is cuDNN's on GPUs of the Hopper generation (where this torch can rank kernels), and
-    torch's own choice elsewhere.
+    torch's own choice elsewhere. `diffusers:` before a name means the backend that diffusers'
+    registry has under it, tried out on heads of that size and type; rings then use `auto`.
 
     Raises:
-        ConfigError: The device or this torch does not have it.
+        ConfigError: The device, this torch or this diffusers does not have it.
     """
-    global _preferred
+    global _preferred, _registered
+    if name.startswith(REGISTRY):
+        backend = name.removeprefix(REGISTRY)
+        _registered = registered_attention(backend, device, dtype=dtype, head_size=head_size)
+        _preferred = _order("auto", device)
+        return "auto"
     assert name in get_args(AttentionName), name
-    _preferred = _order(name, device)
-    return "flash" if name == "flash3" else name
+    _preferred, _registered = _order(cast(AttentionName, name), device), None
+    return "flash" if name == "flash3" else cast(KernelName, name)
 
 
 def _order(name: AttentionName, device: torch.device) -> tuple[SDPBackend, ...]:
@@ -103,3 +119,13 @@ def local_attention(*args: Any, **kwargs: Any) -> Tensor:
     # Without a rank, an order only says which kernels are allowed: torch asks them in its own.
     with sdpa_kernel(list(_preferred), **_RANKED):
         return _torchs_own(*args, **kwargs)
+
+
+def self_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scale: float | None
+) -> Tensor:
+    """Of a model, over whole sequences: by the backend of diffusers, if one is named and nothing is
+    masked."""
+    if _registered is None or mask is not None:
+        return local_attention(query, key, value, mask, scale=scale)
+    return _registered(query, key, value, scale)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -137,16 +137,30 @@ class ClassOptions:
             make=partial(_class_at(self.path), **self.options),
             is_whole=self.is_whole,
         )
+        num_dims, like = 2 if self.is_whole else 1, torch.empty(0, dtype=dtype)
         # Whatever cannot be made or run is told here, in one line.
-        rule.state.kinds(
-            rule.make, rule.what, 2 if self.is_whole else 1, torch.empty(0, dtype=dtype)
-        )
-        if not self.is_whole and not is_elementwise(rule.make):
+        rule.state.kinds(rule.make, rule.what, num_dims, like)
+        if not self.is_whole and not self._is_elementwise(rule):
             raise ConfigError(
                 f"{rule.what} updates an element by others of its parameter, but a rank owns "
                 "stretches of parameters; set optimizer.whole_matrices = true"
             )
-        return (rule,) if self.decay_1d else (_without_decay(rule), rule)
+        if self.decay_1d:
+            return (rule,)
+        undecayed = _without_decay(rule)
+        what = f"{rule.what} with weight_decay = 0, as optimizer.decay_1d is false,"
+        undecayed.state.kinds(undecayed.make, what, num_dims, like)
+        return (undecayed, rule)
+
+    @staticmethod
+    def _is_elementwise(rule: UpdateRule) -> bool:
+        try:
+            return is_elementwise(rule.make)
+        except Exception as error:  # a class may know float32 alone, or one length
+            raise ConfigError(
+                f"{rule.what} cannot be tried out in float64: {type(error).__name__}: {error}; set "
+                "optimizer.whole_matrices = true, or choose another"
+            ) from error
 
 
 def is_matrix_of_block(name: str, shape: torch.Size) -> bool:
@@ -178,12 +192,18 @@ def is_elementwise(make: Make) -> bool:
 def _class_at(path: str) -> Callable[..., torch.optim.Optimizer]:
     module, _, name = path.rpartition(".")
     try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        found: object = getattr(import_module(module), name)
+    except Exception as error:  # whatever a package that we do not know may raise
         raise ConfigError(
             f"optimizer.name {path!r} cannot be imported: {error}; name a class such as "
             "'torch.optim.SGD', and install its package"
         ) from error
+    if not isinstance(found, type):
+        raise ConfigError(
+            f"optimizer.name {path!r} is a {type(found).__name__}, no class; name a class such as "
+            "'torch.optim.SGD'"
+        )
+    return cast(Callable[..., torch.optim.Optimizer], found)
 
 
 def _without_decay(rule: UpdateRule) -> UpdateRule:

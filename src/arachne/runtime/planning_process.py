@@ -24,9 +24,10 @@ class PlanningProcess:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would take rank 0's threads along
         self._far_end, self._leash = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(
-            max_workers=1, mp_context=context, initializer=_start, initargs=(self._far_end,)
-        )
+        with signals_held_back():  # Python's own helper process, if this starts it, hears no SIGHUP
+            self._pool = ProcessPoolExecutor(
+                max_workers=1, mp_context=context, initializer=_start, initargs=(self._far_end,)
+            )
 
     def submit(self, function: Callable[[Request], Result], request: Request) -> Future[Result]:
         """The future result of a call; function and request are picklable.

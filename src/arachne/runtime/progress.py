@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from arachne.core.errors import ConfigError
+from arachne.core.refused_write import refusal
+
 NOT_JUDGED = ("start", "plan", "handoff", "over")
 """Activities in which silence means nothing: before the first step waits are as long as encoding
 takes, a plan that does not come is replaced after a time-out of its own, who waits for a handoff
@@ -33,7 +36,6 @@ _GROUPS_AT = _COUNTS_AT + _MAX_GROUPS * _COUNT.size
 _TEXT_BYTES = 1 << 18
 _LAUNCHES_AT = _GROUPS_AT + _TEXT_BYTES
 _FILE_BYTES = _LAUNCHES_AT + _TEXT_BYTES
-"""Pages that are never written take no memory."""
 
 _NONE = -1
 """Stands for None in the file."""
@@ -69,13 +71,25 @@ class Unwatched:
 
 
 class ProgressFile:
-    """The progress of one rank, in a file of its own."""
+    """The progress of one rank, in a file of its own.
+
+    Raises:
+        ConfigError: There is no room for it.
+    """
 
     def __init__(self, path: Path, *, is_async: bool) -> None:
         part = path.with_suffix(".part")
-        with part.open("w+b") as file:
-            file.truncate(_FILE_BYTES)
-            self._map = mmap.mmap(file.fileno(), _FILE_BYTES)
+        try:
+            with part.open("w+b") as file:
+                # A page for which there is no room would end the process when it is written.
+                os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
+                self._map = mmap.mmap(file.fileno(), _FILE_BYTES)
+        except OSError as error:
+            raise ConfigError(
+                f"{str(path)!r}, in which a rank says what it does, cannot have its "
+                f"{_FILE_BYTES:,} bytes: {refusal(error)}; make room, or set TMPDIR to a folder "
+                "that has some"
+            ) from error
         self._step = _NONE
         self._slots: dict[tuple[int, ...], int] = {}
         self._counts: list[int] = []

@@ -1,10 +1,13 @@
 """What a rank does, moment by moment: at any time it does one thing, and each change is a span."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from arachne.core.rank_log import RankEvent, RankLog
 from arachne.core.trace import Span, SpanKind
@@ -81,6 +84,7 @@ class Recorder:
         self._since: Any = None
         self._launch: int | None = None
         self._meetings: Counter[int | None] = Counter()
+        self._thread = threading.current_thread()
 
     @contextmanager
     def doing(self, kind: SpanKind) -> Iterator[None]:
@@ -116,7 +120,12 @@ class Recorder:
         dtype: str,
         messages: tuple[Message, ...] = (),
     ) -> None:
-        """Enter a collective in the ledger, at the moment it is issued."""
+        """Enter a collective in the ledger, at the moment it is issued.
+
+        Raises:
+            RuntimeError: This thread may not issue any, see `_check_thread`.
+        """
+        self._check_thread(operation)
         self.progress.issued(operation, ranks)
         if self.keeps_ledger:
             self.ledger.append(
@@ -141,6 +150,7 @@ class Recorder:
     def handed(self, message: Message) -> None:
         """Enter a message of a handoff in the ledger: its source when it is sent, its target when
         it is waited for."""
+        self._check_thread("handoff")
         if self.keeps_ledger:
             self.ledger.append(
                 CollectiveRecord(
@@ -191,6 +201,17 @@ class Recorder:
             world_size=self.world_size,
             events=tuple(events),
         )
+
+    def _check_thread(self, operation: str) -> None:
+        """Collectives have one order on all ranks since one thread issues them: the one that made
+        the recorder, or autograd's while that one waits for a backward.
+        """
+        thread = threading.current_thread()
+        if thread is not self._thread and torch._C._current_graph_task_id() == -1:  # pyright: ignore[reportPrivateUsage]
+            raise RuntimeError(
+                f"rank {self.rank} issued {operation!r} in thread {thread.name!r}, outside of a "
+                f"backward; collectives belong to thread {self._thread.name!r}"
+            )
 
     @contextmanager
     def _state(self, kind: SpanKind, meeting: int | None) -> Iterator[None]:

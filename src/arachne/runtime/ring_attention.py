@@ -33,11 +33,14 @@ class Ring:
         split: Who holds what.
         kernel: Computes attention to one part.
         scale: Factor of the scores.
+        is_causal: Whether tokens see only those up to themselves; the members then hold them as
+            `striped` says.
     """
 
     split: AttentionSplit
     kernel: AttentionKernel
     scale: float
+    is_causal: bool = False
 
 
 def ring_attention(
@@ -60,9 +63,11 @@ class _RingAttention(torch.autograd.Function):
         # Finite, so that merging a part whose keys are all masked (−inf) stays finite too.
         lse = out.new_full((*query.shape[:3], 1), torch.finfo(wide).min)
         for part, block_2BMKH in _visits(torch.stack((key, value)), ring.split):
-            if query.numel() and block_2BMKH.numel():
-                inputs = _part_inputs(query, block_2BMKH, mask, part, ring)
-                _merge(out, lse, *ring.kernel.forward(inputs))
+            seeing, seen = _pairs(query, part, ring)
+            inputs = _part_inputs(query[..., seeing, :], block_2BMKH, mask, part, ring, seen)
+            if inputs.query.numel() and inputs.key.numel():
+                rows = out[..., seeing, :], lse[..., seeing, :]
+                _merge(*rows, *ring.kernel.forward(inputs))
         out = out.to(query.dtype)
         ctx.ring = ring
         ctx.save_for_backward(query, key, value, mask, out, lse)
@@ -80,27 +85,44 @@ class _RingAttention(torch.autograd.Function):
         home = _HomeSum(torch.zeros_like(own_2BMSH, dtype=lse.dtype), ring.split)
         for part, block_2BMKH in _visits(own_2BMSH, ring.split):
             share_2BMKH = torch.zeros_like(block_2BMKH)
-            if query.numel() and block_2BMKH.numel():
-                inputs = _part_inputs(query, block_2BMKH, mask, part, ring)
-                query_share, *shares = ring.kernel.backward(inputs, gradients[0], out, lse)
-                of_query += query_share
-                share_2BMKH = torch.stack(shares)
+            seeing, seen = _pairs(query, part, ring)
+            inputs = _part_inputs(query[..., seeing, :], block_2BMKH, mask, part, ring, seen)
+            if inputs.query.numel() and inputs.key.numel():
+                rows = [tensor[..., seeing, :] for tensor in (gradients[0], out, lse)]
+                query_share, *shares = ring.kernel.backward(inputs, *rows)
+                of_query[..., seeing, :] += query_share
+                share_2BMKH[..., seen, :] = torch.stack(shares)
             home.send(part, share_2BMKH)
         of_key, of_value = home.total().to(key.dtype)
         return of_query.to(query.dtype), of_key, of_value, None, None
 
 
+def _pairs(query: Tensor, part: int, ring: Ring) -> tuple[slice, slice]:
+    """Which queries see something of a part, and which of its keys some query sees.
+
+    In stripes, query a of part i and key b of part j are tokens a·p + i and b·p + j: the query
+    sees the key if b ≤ a and j ≤ i, or b < a. So without its first query, for j > i, either is the
+    causal triangle of as many keys as queries.
+    """
+    if not ring.is_causal:
+        return slice(None), slice(None)
+    first = int(ring.split.part < part)
+    return slice(first, None), slice(max(0, query.shape[-2] - first))
+
+
 def _part_inputs(
-    query: Tensor, block_2BMKH: Tensor, mask: Tensor | None, part: int, ring: Ring
+    query: Tensor, block_2BMKH: Tensor, mask: Tensor | None, part: int, ring: Ring, seen: slice
 ) -> PartInputs:
     lengths = ring.split.part_lengths
     first = sum(lengths[:part])
+    of_part = None if mask is None else mask[..., first : first + lengths[part]]
     return PartInputs(
         query=query,
-        key=block_2BMKH[0],
-        value=block_2BMKH[1],
-        mask=None if mask is None else mask[..., first : first + lengths[part]],
+        key=block_2BMKH[0][..., seen, :],
+        value=block_2BMKH[1][..., seen, :],
+        mask=None if of_part is None else of_part[..., seen],
         scale=ring.scale,
+        is_causal=ring.is_causal,
     )
 
 

@@ -9,9 +9,9 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import IO
 
-_LOCK = "in-use"
+from arachne.core.errors import ConfigError
+from arachne.core.refused_write import refusal
 
 
 class RunFolder:
@@ -19,30 +19,61 @@ class RunFolder:
 
     Args:
         prefix: Of its name; folders with it that nobody holds are removed first.
+
+    Raises:
+        ConfigError: It cannot be made.
     """
 
     def __init__(self, prefix: str) -> None:
-        _sweep(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        before = self.path / f"{_LOCK}.new"
-        self._lock: IO[bytes] = before.open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        before.rename(self.path / _LOCK)  # under its name nobody ever finds it unlocked
+        try:
+            _sweep(prefix)
+            self.path, self._held = _new_folder(prefix)
+        except OSError as error:
+            raise ConfigError(
+                f"no temporary folder can be made: {refusal(error)}; make room, or set TMPDIR to a "
+                "folder that can be written"
+            ) from error
 
     def remove(self) -> None:
-        """Delete it with all that it holds; what cannot be deleted stays."""
+        """Delete it with all that it holds; what cannot be deleted stays for the next sweep."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        os.close(self._held)
+
+
+def _new_folder(prefix: str) -> tuple[Path, int]:
+    """A folder and the descriptor that holds it.
+
+    Until it is held another process may sweep it up, as if it were one that a kill left behind.
+    """
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        try:
+            held = _opened(path)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if path.is_dir():
+            return path, held
+        os.close(held)
+
+
+def _opened(folder: Path) -> int:
+    """A descriptor of the folder itself, since its files go one by one while it is removed."""
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _sweep(prefix: str) -> None:
     """Remove this user's folders whose processes have all ended."""
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         try:
-            if path.stat().st_uid != os.getuid():
-                continue
-            with (path / _LOCK).open("rb+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = _opened(path)
+        except OSError:
+            continue  # a file, a link, another user's, or gone
+        try:
+            if os.fstat(held).st_uid == os.getuid():
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
         except OSError:
-            continue  # in use, or being made or removed by another process at this moment
+            continue  # in use
+        finally:
+            os.close(held)

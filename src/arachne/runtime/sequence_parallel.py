@@ -27,7 +27,7 @@ from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInpu
 from arachne.runtime import collectives
 from arachne.runtime.attention_kernels import KernelName
 from arachne.runtime.attention_split import AttentionSplit, split_sizes
-from arachne.runtime.local_attention import local_attention
+from arachne.runtime.local_attention import local_attention, self_attention
 from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.recompute import make_recomputable
 from arachne.runtime.split_attention import keys_by_member, split_attention
@@ -276,11 +276,15 @@ def _attention(
 ) -> Tensor:
     """`scaled_dot_product_attention` on [B, N, L, H]: over the whole sequence of the launch."""
     launch = _split_launch()
+    is_special = bool(dropout_p or is_causal or any(rest.values()))
+    is_square = query.shape == key.shape == value.shape and not is_special
     if launch is None or launch.attending is None:
+        if _active is not None and is_square:
+            return self_attention(query, key, value, attn_mask, scale=scale)
         return local_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **rest
         )
-    if dropout_p or is_causal or any(rest.values()) or not query.shape == key.shape == value.shape:
+    if not is_square:
         raise NotImplementedError(
             "self-attention of a split sequence takes queries, keys and values of one shape, no "
             f"dropout and no causal mask; found {tuple(query.shape)}, {tuple(key.shape)}, "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arachne.runtime.attention_kernels import KernelName, kernel_named
 from arachne.runtime.attention_split import AttentionSplit
-from arachne.runtime.local_attention import local_attention
+from arachne.runtime.local_attention import local_attention, self_attention
 from arachne.runtime.ring_attention import Ring, ring_attention
 from arachne.runtime.ulysses import to_heads, to_tokens
 
@@ -26,10 +26,12 @@ def split_attention(
     *,
     scale: float | None,
     kernel: KernelName,
+    is_causal: bool = False,
 ) -> Tensor:
     """Attention [B, N, L, H] of this member's tokens to all tokens of the launch.
 
-    `mask` [B or 1, 1, 1, all tokens] has the keys in the order of the members.
+    `mask` [B or 1, 1, 1, all tokens] has the keys in the order of the members. If it `is_causal`,
+    a token sees those up to itself, and the members hold theirs in the order of `striped`.
     """
     if split.ulysses == 1:
         tensors_BMSH = query_BNLH, key_BNLH, value_BNLH
@@ -41,10 +43,13 @@ def split_attention(
             split=split,
             kernel=kernel_named(kernel, query, is_masked=mask is not None),
             scale=query.shape[-1] ** -0.5 if scale is None else scale,
+            is_causal=is_causal,
         )
         mixed = ring_attention(query, key, value, mask, ring)
+    elif is_causal and query.shape[1]:
+        mixed = local_attention(query, key, value, mask, is_causal=True, scale=scale)
     elif query.shape[1]:
-        mixed = local_attention(query, key, value, mask, scale=scale)
+        mixed = self_attention(query, key, value, mask, scale=scale)
     else:  # A member without a head computes nothing but takes part in the backward's exchanges.
         mixed = (query + key + value) * 0
     return mixed if split.ulysses == 1 else to_tokens(split, mixed)[0]

@@ -8,6 +8,11 @@ def is_under_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def has_agent() -> bool:
+    """Whether a process of torchrun keeps this one, and starts it again where it has to."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def is_restarted() -> bool:
     """Whether torchrun starts these ranks once more, after some of them failed."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arachne.core.lasting_streams import keep_standard_streams
 from arachne.core.strict_json import from_json
 from arachne.runtime.hang import Hang, hang_of
 from arachne.runtime.hang_report import headline, report
@@ -169,4 +170,5 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
+    keep_standard_streams()
     watch(from_json(sys.argv[1], WatchOrder, what="watch order"))

@@ -13,8 +13,10 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous
 
 from arachne.core.errors import ConfigError
-from arachne.core.held_signals import end_by_signals
+from arachne.core.held_signals import end_by_signals, ending_signals
+from arachne.core.parent_watch import exit_with_starter
 from arachne.runtime.meeting import attempt_name
+from arachne.runtime.torchrun import has_agent
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 
@@ -74,10 +76,13 @@ def join_world(
         ConfigError: There is no GPU for this rank.
     """
     device = _device(kind, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
-    end_by_signals(signal.SIGTERM)  # ranks wait for each other where no handler of Python's runs
+    # Ranks wait for each other where no handler of Python's runs.
+    end_by_signals(*(number for number in ending_signals() if number != signal.SIGINT))
     timeout = timedelta(seconds=timeout_s)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if store is None:
+        if has_agent():
+            exit_with_starter()
         if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store, _, _ = next(rendezvous("env://", timeout=timeout))

@@ -41,7 +41,7 @@ def simulate(
         planned_seconds(plan, inputs) if costs is None else modelled_seconds(plan, inputs, costs)
     )
     # Launches are disjoint: with a NIC for each GPU, nobody shares one.
-    is_shared = costs is not None and costs.cluster.num_nics < costs.cluster.gpus_per_node
+    is_shared = costs is not None and costs.cluster.shares_nics
     cluster = costs.cluster if costs is not None and is_shared else None
     iteration = Iteration(plan, inputs, seconds, perturbation, cluster)
     iteration.run()

@@ -30,8 +30,10 @@ from arachne.trainer.checkpoint_files import (
     TrainState,
     best_step,
     checkpoints_dir,
+    delete,
     description_name,
     disk_errors_named,
+    has_checkpoints,
     sha256_of,
     shard_name,
     step_folders,
@@ -76,9 +78,11 @@ def check_free_space(run_dir: Path, needed_bytes: int) -> None:
         root.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(root).free
     if free_bytes < needed_bytes:
+        older = f"; `arachne checkpoints {run_dir} --prune --keep 1` deletes all but the newest"
         raise CheckpointError(
             f"the disk of {str(root)!r} has {bytes_text(free_bytes)} free, a checkpoint needs "
-            f"{bytes_text(needed_bytes)}; {way_on(run_dir)}; a lower checkpoint.keep needs less"
+            f"{bytes_text(needed_bytes)}; {way_on(run_dir)}"
+            f"{older if has_checkpoints(run_dir) else ''}"
         )
 
 
@@ -159,14 +163,14 @@ def commit(
         wanted = {INDEX, INDEX_HASH, *(shard.name for shard in shards)}
         for path in partial.iterdir():
             if path.name not in wanted:
-                path.unlink()
+                delete(path)
         sync(partial)
         if final.exists():
             _set_aside(final)
         partial.rename(final)
         sync(root)
         sync(run_dir)  # the first checkpoint made `checkpoints/`
-        prune(run_dir, keep, newest_step=step)
+    prune(run_dir, keep, newest_step=step)
     return final
 
 
@@ -176,8 +180,21 @@ def prune(run_dir: Path, keep: Keep, *, newest_step: int) -> tuple[str, ...]:
     `newest_step` is the newest that is known to be whole: it stays and counts as one. Later ones,
     which a resumed run found damaged, neither count nor go; the one that `best.json` names stays.
     What crashes left of earlier steps goes in any case. Gives the names of the pruned checkpoints.
+
+    Raises:
+        CheckpointError: `best.json` cannot be read, or a checkpoint cannot be deleted.
     """
     root = checkpoints_dir(run_dir)
+    try:
+        return _pruned(root, keep, newest_step)
+    except OSError as error:
+        raise CheckpointError(
+            f"{step_name(newest_step)} in {str(root)!r} is whole, but what is older cannot be "
+            f"deleted: {error}; delete that by hand, then go on with --resume"
+        ) from error
+
+
+def _pruned(root: Path, keep: Keep, newest_step: int) -> tuple[str, ...]:
     folders = [folder for folder in step_folders(root) if folder.step <= newest_step]
     committed = {folder.step: folder.path for folder in folders if folder.suffix == ""}
     aside = {folder.step: folder.path for folder in folders if folder.suffix == REPLACED}
@@ -191,8 +208,9 @@ def prune(run_dir: Path, keep: Keep, *, newest_step: int) -> tuple[str, ...]:
         # Renamed first: a half-deleted folder must not look like a checkpoint.
         path.rename(_free_name(root, path.name.removesuffix(REPLACED) + DELETING))
     for folder in step_folders(root):
-        if folder.suffix == DELETING or (folder.suffix == PARTIAL and folder.step <= newest_step):
-            shutil.rmtree(folder.path)
+        is_left = folder.suffix == PARTIAL and folder.step <= newest_step
+        if folder.suffix == DELETING or is_left:
+            delete(folder.path)
     return tuple(step_name(step) for step in surplus)
 
 
@@ -206,8 +224,7 @@ def _set_aside(final: Path) -> None:
 
 def _free_name(root: Path, name: str) -> Path:
     """`root / name`, after what a crash may have left there was deleted."""
-    if (root / name).exists():
-        shutil.rmtree(root / name)
+    delete(root / name)
     return root / name
 
 

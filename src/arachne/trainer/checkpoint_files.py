@@ -14,15 +14,17 @@ RUN_DIR/checkpoints/
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, log2
 from pathlib import Path
 
 import numpy as np
 
 from arachne.core.errors import CheckpointError, DataError
+from arachne.core.refused_write import refusal
 from arachne.core.strict_json import from_json, to_json
 from arachne.trainer.shard_file import Extent
 
@@ -39,6 +41,9 @@ INDEX = "index.json"
 INDEX_HASH = "index.json.sha256"
 BEST = "best.json"
 PARTIAL, REPLACED, DELETING = ".partial", ".replaced", ".deleting"
+
+_MOST_SIZE_BITS = 63
+"""Elements of a parameter count below two to this; no file holds more."""
 
 _STEP_FOLDER = re.compile(r"step-([0-9]{6,})(\.partial|\.replaced|\.deleting)?")
 
@@ -148,9 +153,11 @@ class TrainState:
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        assert 0 <= self.num_updates <= self.step, (self.num_updates, self.step)
-        assert self.world_size >= 1, self.world_size
-        assert len(self.losses) <= LOSSES_KEPT, len(self.losses)
+        assert 0 <= self.num_updates <= self.step, (
+            f"{self.num_updates} updates in {self.step} steps"
+        )
+        assert self.world_size >= 1, f"a world of {self.world_size} ranks"
+        assert len(self.losses) <= LOSSES_KEPT, f"{len(self.losses)} losses"
         assert all(isfinite(loss) for loss in self.losses), "JSON has no NaN"
 
 
@@ -166,6 +173,8 @@ class CheckpointIndex:
     def __post_init__(self) -> None:
         for name, shape in self.parameters.items():
             assert min(shape, default=0) >= 0, (name, shape)
+            size_bits = sum(map(log2, filter(None, shape)))
+            assert size_bits < _MOST_SIZE_BITS, (name, f"about 2^{size_bits:.0f} elements")
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
@@ -232,6 +241,8 @@ def known_best(root: Path) -> Best | None:
     """
     path = root / BEST
     try:
+        if path.exists() and not path.is_file():
+            raise DataError("it is no file")
         return from_json(path.read_bytes(), Best, what=BEST)
     except FileNotFoundError:
         return None
@@ -258,6 +269,14 @@ def write_best(root: Path, best: Best) -> None:
     write_synced(partial, to_json(best))
     partial.replace(root / BEST)
     sync(root)
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a folder with all that it holds; of a link, the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sha256_of(path: Path) -> str:
@@ -302,5 +321,5 @@ def disk_errors_named(run_dir: Path, name: str = "") -> Iterator[None]:
     except OSError as error:
         folder = checkpoints_dir(run_dir) / name
         raise CheckpointError(
-            f"checkpoint {str(folder)!r} cannot be written: {error}; {way_on(run_dir)}"
+            f"checkpoint {str(folder)!r} cannot be written: {refusal(error)}; {way_on(run_dir)}"
         ) from error

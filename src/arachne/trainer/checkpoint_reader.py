@@ -68,13 +68,14 @@ def _fault_of(file: Path, shard: ShardFile) -> str:
     if not file.is_file():
         return f"{shard.name} is missing; it held {_names_text(_names(shard))}"
     try:
-        num_bytes, sha256 = file.stat().st_size, sha256_of(file)
-        if num_bytes == shard.num_bytes and sha256 == shard.sha256:
+        num_bytes = file.stat().st_size
+        sha256 = sha256_of(file) if num_bytes == shard.num_bytes else None
+        if sha256 == shard.sha256:
             return _fault_of_header(file, shard)
         keys = damaged_extents(file, {place.key: place.extent for place in shard.chunks})
     except OSError as error:
         return f"{shard.name} cannot be read: {error}; it holds {_names_text(_names(shard))}"
-    if num_bytes != shard.num_bytes:
+    if sha256 is None:
         found = f"found {num_bytes} bytes, needed {shard.num_bytes}"
     else:
         found = f"found SHA-256 {sha256[:12]}…, needed {shard.sha256[:12]}…"
@@ -130,7 +131,7 @@ def newest(
     if not num_skipped:
         raise CheckpointError(
             f"run {str(run_dir)!r}: no checkpoint in {str(root)!r}; restore one from a copy, or "
-            "start the run without --resume"
+            "train from the start, without --resume"
         )
     raise CheckpointError(
         f"run {str(run_dir)!r}: none of its {num_skipped} checkpoints is whole in {str(root)!r}; "
@@ -254,7 +255,10 @@ def _check_index(path: Path, index: CheckpointIndex) -> None:
             raise CheckpointError(
                 f"checkpoint {path.name}: {INDEX} names the file {shard.name!r}, which is no shard"
             )
-    if [shard.name for shard in index.shards] != list(map(shard_name, range(state.world_size))):
+    names = enumerate(shard.name for shard in index.shards)
+    if len(index.shards) != state.world_size or any(
+        name != shard_name(rank) for rank, name in names
+    ):
         raise CheckpointError(
             f"checkpoint {path.name}: {INDEX} names {count_text(len(index.shards), 'shard')}, "
             f"needed one of each of {count_text(state.world_size, 'rank')}; restore it from a copy"

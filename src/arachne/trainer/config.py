@@ -57,6 +57,12 @@ class RunConfig:
             )
         self.objective.check(self.objective_kind)
         self.memory.check(self.model, self.lora, self.planner)
+        if self.memory.encoders_on_host and self.data.encode != "online":
+            raise ConfigError(
+                "memory.encoders_on_host is for encoders that work within steps, and data.encode "
+                f"is {self.data.encode!r}, after which they are gone; leave it out, or set "
+                "data.encode = 'online'"
+            )
         self._check_first_frames()
         low, high = self.objective.timestep_range
         if self.model.other_expert and (low > 0.0) == (high < 1.0):

@@ -37,9 +37,15 @@ _UNSHIFTED = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ddpm:
-    """DDPM as a run file sets it; a clip's level is its timestep / 1000."""
+    """DDPM as a run file sets it; a clip's level is its timestep / 1000.
+
+    Attributes:
+        settings: The run's.
+        auto_snr_shift: What `snr_shift` is where the run leaves it to the family.
+    """
 
     settings: ObjectiveSettings
+    auto_snr_shift: float = 1.0
 
     def level(self, draw: ClipDraw, num_tokens: int) -> float:
         """The clip's timestep / 1000; no size of a clip shifts it."""
@@ -104,7 +110,11 @@ class Ddpm:
 
     @property
     def _kept_signal(self) -> NDArray[np.float64]:
-        return kept_signal(self.settings.snr_shift, self.settings.zero_terminal_snr)
+        snr_shift = self.settings.snr_shift
+        return kept_signal(
+            self.auto_snr_shift if snr_shift == "auto" else snr_shift,
+            self.settings.zero_terminal_snr,
+        )
 
 
 @cache

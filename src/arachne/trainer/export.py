@@ -187,7 +187,9 @@ def _write_diffusers(
     transformer = folder / "transformer"
     module.save_pretrained(str(transformer), max_shard_size=max_shard)
     dtype = next(iter(weights.values())).dtype
-    loaded = load_transformer(model.family.name, transformer, dtype=dtype)
+    loaded = load_transformer(
+        model.family.name, transformer, dtype=dtype, text_tokens=model.shape.text_tokens
+    )
     _compare(dict(loaded.module.named_parameters()), weights, transformer)
     same_inputs = replace(loaded, shape=model.shape)
     check_output(probe_output(same_inputs), needed, dtype, repr(str(transformer)))

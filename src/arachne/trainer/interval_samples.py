@@ -196,7 +196,13 @@ def _studio(session: Session, plan: PlacedPlan) -> _Studio | None:
         firsts[number] = first_frames(encoder, frame, frames, dtype=_wide(session)).to(device)
     other = other_expert(config, session.model, dtype=session.dtype, device=device)
     if other is not None:
-        install(other.module, other.layout, prefer_kernel(config.model.attention, device))
+        kernel = prefer_kernel(
+            config.model.attention,
+            device,
+            dtype=session.dtype,
+            head_size=other.shape.head_size,
+        )
+        install(other.module, other.layout, kernel)
     num_tokens = family_named(config.model.family).geometry.num_tokens(settings.sample_bucket)
     return _Studio(
         session=session,

@@ -114,13 +114,22 @@ def reserves_of_run(
     def read() -> None:
         if world.rank == 0:
             for path in sorted(run_dir.glob(MEMORY_REPORTS)):
-                report = from_json(path.read_bytes(), MemoryReport, what=f"report {str(path)!r}")
+                report = _read(path)
                 if report.model == model:
                     found.take(report)
 
     do_together(world, everyone, read)
     text = text_of_first(to_json(found.pairs), everyone, world.device)
     return RaisedReserves(dict(from_json(text, tuple[tuple[int, float], ...], what="reserves")))
+
+
+def _read(path: Path) -> MemoryReport:
+    try:
+        return from_json(path.read_bytes(), MemoryReport, what=f"report {str(path)!r}")
+    except DataError as error:
+        raise DataError(
+            f"{error}; delete it, and plans count on what the model predicts"
+        ) from error
 
 
 def memory_report(

@@ -16,7 +16,7 @@ from math import exp, log, pi, sin, sqrt
 from statistics import NormalDist
 
 from arachne.trainer.randomness import ClipDraw
-from arachne.trainer.settings.objective import ObjectiveSettings, Sampling
+from arachne.trainer.settings.objective import LEAST_SHIFT, ObjectiveSettings, Sampling
 
 _SMALLEST, _LARGEST = 2.0**-60, 1.0 - 2.0**-53
 """Quantiles of the normal distribution are finite between them."""
@@ -32,7 +32,7 @@ def shifted_sigma(sigma: float, shift: float) -> float:
 
 
 def shift_of(settings: ObjectiveSettings, num_tokens: int) -> float:
-    """The shift of a clip: a given number, or by its tokens and at most `max_shift`.
+    """The shift of a clip: a given number, or by its tokens, from `LEAST_SHIFT` to `max_shift`.
 
         shift = exp(mu),  mu = mu_0 + (mu_1 − mu_0) · (tokens − n_0) / (n_1 − n_0)
 
@@ -44,7 +44,7 @@ def shift_of(settings: ObjectiveSettings, num_tokens: int) -> float:
         return settings.shift
     (first, last), (low, high) = settings.shift_tokens, settings.shift_exponents
     exponent = low + (high - low) * (num_tokens - first) / (last - first)
-    return exp(min(exponent, log(settings.max_shift)))
+    return exp(min(max(exponent, log(LEAST_SHIFT)), log(settings.max_shift)))
 
 
 def drawn_level(

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from arachne.core.families import family_named
 from arachne.models.interface import FirstFrames, VideoModel
 from arachne.models.kept_frame import drawn
 from arachne.trainer.config import RunConfig
@@ -57,8 +58,10 @@ class Objective(Protocol):
 
 def objective_of(config: RunConfig) -> Objective:
     """The run's objective."""
-    kinds = {"flow_matching": FlowMatching, "ddpm": Ddpm}
-    return kinds[config.objective_kind](settings=config.objective)
+    if config.objective_kind == "flow_matching":
+        return FlowMatching(settings=config.objective)
+    family = family_named(config.model.family)
+    return Ddpm(settings=config.objective, auto_snr_shift=family.snr_shift)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

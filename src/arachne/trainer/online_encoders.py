@@ -1,9 +1,10 @@
 """What a run encodes with within its steps: which arrays the cache lacks, and how they are made."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from arachne.core.batch import Batch
@@ -19,6 +20,7 @@ from arachne.models.first_frame import packing_of
 from arachne.models.interface import TextEncoder, TiledEncoder, VideoEncoder
 from arachne.trainer.config import RunConfig
 from arachne.trainer.preparation import workshop_of
+from arachne.trainer.resting_encoder import RestingEncoder
 
 ENCODERS: tuple[Encoder, ...] = ("text", "vae")
 
@@ -30,10 +32,21 @@ class OnlineEncoders:
     Attributes:
         workshop: Encoders, dataset and cache.
         model: What trains on the results.
+        resting: Those that are on the host between their cascades.
     """
 
     workshop: Workshop
     model: ModelShape
+    resting: Mapping[Encoder, RestingEncoder] = field(default_factory=dict[Encoder, RestingEncoder])
+
+    def rest(self, module: Encoder) -> None:
+        """A cascade is over; the next call that encodes wakes the encoder."""
+        if module in self.resting:
+            self.resting[module].rest()
+
+    def _wake(self, module: Encoder) -> None:
+        if module in self.resting:
+            self.resting[module].wake()
 
     def key(self, module: Encoder, row: LedgerRow) -> str:
         """Of the array in the cache."""
@@ -52,6 +65,7 @@ class OnlineEncoders:
 
     def latents(self, row: LedgerRow, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A clip's latents; NaN throughout if the encoder fails, which is remembered."""
+        self._wake("vae")
         found = encoded_latents(self.workshop.video_encoder, frames)
         if isinstance(found, Refusal):
             self.workshop.store.rejections.add(self.key("vae", row), found.reason)
@@ -69,6 +83,7 @@ class OnlineEncoders:
     ) -> NDArray[np.float32]:
         """What one tile of a clip gives; NaN if there are no frames, or the encoder fails, which is
         remembered."""
+        self._wake("vae")
         try:
             if frames is not None:
                 return self._tiled.encode_tile(frames, index)
@@ -97,6 +112,7 @@ class OnlineEncoders:
 
     def states(self, row: LedgerRow) -> NDArray[np.float32]:
         """A clip's token states."""
+        self._wake("text")
         encode = self.workshop.text_encoder.encode
         return np.asarray(encode(row.clip.caption), dtype=np.float32)
 
@@ -128,9 +144,20 @@ def with_everything_missing(batch: Batch) -> Batch:
 
 
 def online_encoders(
-    config: RunConfig, model: ModelShape, video_encoder: VideoEncoder, text_encoder: TextEncoder
+    config: RunConfig,
+    model: ModelShape,
+    video_encoder: VideoEncoder,
+    text_encoder: TextEncoder,
+    device: torch.device,
 ) -> OnlineEncoders | None:
-    """What a run encodes with within its steps; None if it does not."""
+    """What a run encodes with within its steps, on `device`; None if it does not."""
     if config.data.encode != "online":
         return None
-    return OnlineEncoders(workshop=workshop_of(config, video_encoder, text_encoder), model=model)
+    resting: dict[Encoder, RestingEncoder] = {}
+    if config.memory.encoders_on_host:
+        resting = {
+            "text": RestingEncoder(text_encoder, device),
+            "vae": RestingEncoder(video_encoder, device),
+        }
+    workshop = workshop_of(config, video_encoder, text_encoder)
+    return OnlineEncoders(workshop=workshop, model=model, resting=resting)

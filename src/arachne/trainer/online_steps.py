@@ -71,7 +71,7 @@ def online_steps(session: Session, first_step: int) -> Iterator["OnlineSteps | N
         stack.enter_context(frames)
         writer = None
         if session.config.data.cache_online:
-            writer = stack.enter_context(CacheWriter(workshop.store.cache))
+            writer = stack.enter_context(CacheWriter(workshop.store.cache, clips.counts))
         yield OnlineSteps(session, encoders, first_step=first_step, frames=frames, writer=writer)
 
 
@@ -291,6 +291,7 @@ class OnlineStep:
             if steps_ahead or self._is_kept[slot]:
                 result = self._made(module, step, slot, launch.ranks)
                 self.steps.handoffs.give(step, module, slot, torch.from_numpy(result))
+        self.steps.encoders.rest(module)
 
     def arrays(self, slot: int) -> ClipArrays:
         """A clip's arrays, where it trains; waits until they have arrived."""

@@ -18,10 +18,11 @@ from arachne.cost.model_counts import model_counts
 from arachne.cost.training_state import TrainingState, lora_weights
 from arachne.mapper.placement import place
 from arachne.planner.budget import iterations_within
-from arachne.planner.problem import PlanningProblem
+from arachne.planner.problem import SHAPE_SETTINGS, PlanningProblem
 from arachne.planner.registry import planner_named
 from arachne.planner.tree import NAME as ARACHNE
 from arachne.planner.tree import baseline_plans, shortest_plan
+from arachne.simulator.simulate import simulate
 from arachne.trainer.config import RunConfig
 
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
@@ -55,6 +56,7 @@ class PlanRequest:
         iterations: Search steps.
         budget_s: If not 0, as many search steps as fit into so much planning time, instead.
         domain: Neighbouring GPUs that share out parameters: degrees are multiples of it.
+        shape_settings: What bounds the shapes of clips, as messages name it.
     """
 
     batch: Batch
@@ -67,6 +69,7 @@ class PlanRequest:
     budget_s: float = 0.0
     next_batch: Batch | None = None
     domain: int = 1
+    shape_settings: str = SHAPE_SETTINGS
 
     @property
     def problem(self) -> PlanningProblem:
@@ -85,6 +88,7 @@ class PlanRequest:
             seed=self.seed,
             iterations=self.iterations,
             next_batch=self.next_batch,
+            shape_settings=self.shape_settings,
         )
         if not self.budget_s:
             return problem
@@ -119,7 +123,7 @@ def run_costs(
             gradients=config.optimizer.gradients,
             optimizer_bytes=_optimizer_bytes(config, model),
             num_adapter_weights=_num_adapter_weights(config, model),
-            frozen_encoder_bytes=encoders.parameter_bytes if encoders else 0.0,
+            frozen_encoder_bytes=_resident_encoder_bytes(encoders),
             raised_reserves=raised_reserves,
             base_bits=config.memory.base_bits,
             swapped_layers=config.memory.swapped_blocks,
@@ -130,6 +134,11 @@ def run_costs(
         ),
         encoders=encoders,
     )
+
+
+def _resident_encoder_bytes(encoders: Encoders | None) -> float:
+    """What of a run's encoders is on a GPU also while it trains."""
+    return encoders.parameter_bytes if encoders and not encoders.are_on_host else 0.0
 
 
 def _optimizer_bytes(config: RunConfig, model: ModelShape) -> float:
@@ -178,6 +187,7 @@ def run_encoders(config: RunConfig) -> Encoders:
         element_bytes=_ENCODER_ELEMENT_BYTES,
         max_video_degree=1 if config.model.image_to_video else MOST_SHARING_A_CLIP,
         tile_side=TILE_SIDE if config.model.video_tiling else None,
+        are_on_host=config.memory.encoders_on_host,
     )
 
 
@@ -218,20 +228,24 @@ def plan_batch(request: PlanRequest) -> PlacedPlan:
     """Plan, place and check one step.
 
     Planners know no nodes. Where a node's GPUs are no power of two, static groups may cross nodes
-    as they are planned and not as they are placed, so that `arachne` is compared once more.
+    as they are planned and not as they are placed; where they share NICs, launches of several nodes
+    slow each other down as no planner knows. There `arachne` is compared once more, as placed and
+    simulated.
 
     Raises:
         ConfigError: No planner has this name, or the GPUs do not fill domains.
         InfeasibleError: A clip does not fit on the cluster.
     """
     problem, cluster = request.problem, request.costs.cluster
-    is_even = cluster.num_nodes == 1 or cluster.gpus_per_node & (cluster.gpus_per_node - 1) == 0
-    if request.planner != ARACHNE or is_even:
+    is_even = cluster.gpus_per_node & (cluster.gpus_per_node - 1) == 0
+    is_as_planned = cluster.num_nodes == 1 or (is_even and not cluster.shares_nics)
+    if request.planner != ARACHNE or is_as_planned:
         return placed_plan(planner_named(request.planner)(problem), request)
     baselines = baseline_plans(problem)
     plans = [shortest_plan(problem, baselines), *baselines]
     placed = [placed_plan(plan, request) for plan in plans]
-    return replace(min(placed, key=lambda plan: plan.makespan_s), planner=ARACHNE)
+    shortest = min(placed, key=lambda plan: simulate(plan, request.costs).makespan_s)
+    return replace(shortest, planner=ARACHNE)
 
 
 def placed_plan(plan: Plan, request: PlanRequest) -> PlacedPlan:

@@ -13,12 +13,16 @@ from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.codec import DctCodec
 from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
+from arachne.models.image_tokens import num_image_tokens
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import is_published_file, published_shape
 from arachne.trainer.settings.model import ModelSettings
 
 _MAY_LACK = ("image_dim",)
 """Options of a transformer that are null, or not there, where there is no such part."""
+
+_WORDS = ("task_type",)
+"""Options of a transformer that are no numbers."""
 
 
 def planning_shape(settings: ModelSettings) -> ModelShape:
@@ -57,8 +61,8 @@ def check_first_frame(settings: ModelSettings, found: ModelShape) -> None:
     sees_frame = found.condition_channels > 0
     if sees_frame != settings.image_to_video:
         raise ConfigError(
-            f"model.pretrained {settings.pretrained!r} takes {found.input_channels} channels, so "
-            f"it is a model of {'image' if sees_frame else 'text'} to video; set "
+            f"model.pretrained {settings.pretrained!r} is "
+            f"a model of {'image' if sees_frame else 'text'} to video; set "
             f"model.image_to_video = {'true' if sees_frame else 'false'}, or name another model"
         )
     if bool(found.image_size) != bool(settings.image_encoder):
@@ -141,8 +145,9 @@ def _image_sizes(folder: str) -> tuple[int, int]:
     if not folder:
         return 0, 0
     options = _options("model.image_encoder", folder, "image_encoder")
-    patches = _size(options, "image_size", folder) // _size(options, "patch_size", folder)
-    return _size(options, "hidden_size", folder), patches**2 + 1
+    for key in ("image_size", "patch_size"):
+        _size(options, key, folder)
+    return _size(options, "hidden_size", folder), num_image_tokens(options)
 
 
 def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
@@ -160,7 +165,9 @@ def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
     )
 
 
-def _number(options: dict[str, Any], key: str, folder: str) -> int | float:
+def _number(options: dict[str, Any], key: str, folder: str) -> int | float | str:
+    if key in _WORDS:
+        return str(options.get(key))
     value = options.get(key, 0 if key in _MAY_LACK else None)
     if value is None and key in _MAY_LACK:
         return 0

@@ -19,12 +19,14 @@ from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.manifest import read_manifest, write_manifest
 from arachne.data.prepare import Store
+from arachne.data.remote_path import dataset_path
 from arachne.data.split import first_by_content, held_out, training_rows
 from arachne.models.first_frame import FirstFrameEncoder
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
+from arachne.trainer.kept_ledger import keep_ledger
 from arachne.trainer.sources import inspected_sources, sources
 
 _PATIENCE = timedelta(days=30)
@@ -127,7 +129,7 @@ def workshop_of(
         fit=config.data.fit,
     )
     return Workshop(
-        root=Path(config.data.path),
+        root=dataset_path(config.data.path),
         other_roots={source.name: source.root for source in sources(config.data) if source.name},
         store=store,
         video_encoder=video_encoder,
@@ -145,11 +147,14 @@ def prepared_ledger(
     manifest: Path,
     progress: Progress,
     is_online: bool = False,
+    is_final: bool = True,
 ) -> Ledger:
     """The manifest's ledger, once all that can be made of it is cached; all ranks call it together.
 
     With `is_online` only what held-out losses need is made, and a manifest that stands already is
-    kept as it is: what was found out of its clips since must not change a run's steps.
+    kept as it is: what was found out of its clips since must not change a run's steps. Unless it
+    `is_final` the manifest keeps clips that could not be made this time only, such as those of a
+    file that was away, and only the ledger that is returned has them rejected.
 
     Raises:
         DataError: The dataset cannot be read, or the cache cannot be written.
@@ -171,9 +176,11 @@ def prepared_ledger(
     needed = _held_out_part(config, ledger) if is_online else ledger
     reasons = _everybodys(world, made(workshop, needed, progress))
     if world.rank == 0 and (is_new or not is_online):
-        amend_manifest(manifest, workshop.store, reasons)
+        lasting = reasons if is_final else {}
+        amend_manifest(manifest, workshop.store, lasting, keeps_old=not is_new)
     _meet(world, "amended ledger")
-    return read_manifest(manifest)
+    ledger = read_manifest(manifest)
+    return ledger if is_final else workshop.store.amended(ledger, reasons)
 
 
 def _held_out_part(config: RunConfig, ledger: Ledger) -> Ledger:
@@ -204,8 +211,12 @@ def made(workshop: Workshop, ledger: Ledger, progress: Progress) -> dict[str, st
     return reasons
 
 
-def amend_manifest(manifest: Path, store: Store, reasons: Mapping[str, str]) -> Ledger:
+def amend_manifest(
+    manifest: Path, store: Store, reasons: Mapping[str, str], *, keeps_old: bool = False
+) -> Ledger:
     """Reject clips of which no latents could be made; the ledger that then stands.
+
+    With `keeps_old` the one that stood is set aside, to stand again if the run is refused.
 
     Raises:
         DataError: The manifest cannot be read or written.
@@ -213,6 +224,8 @@ def amend_manifest(manifest: Path, store: Store, reasons: Mapping[str, str]) -> 
     before = read_manifest(manifest)
     ledger = store.amended(before, reasons)
     if ledger != before:
+        if keeps_old:
+            keep_ledger(manifest)
         write_manifest(ledger, manifest)
     return ledger
 

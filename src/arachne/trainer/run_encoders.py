@@ -23,7 +23,9 @@ def run_video_encoder(settings: ModelSettings, *, device: str = "cpu") -> VideoE
     )
     if not settings.image_to_video or family_named(settings.family).keeps_first_frame:
         return encoder
-    return first_frame_encoder(encoder, settings.image_encoder, device=device)
+    return first_frame_encoder(
+        encoder, settings.image_encoder, family=settings.family, device=device
+    )
 
 
 def run_text_encoder(settings: ModelSettings, *, device: str = "cpu") -> TextEncoder:

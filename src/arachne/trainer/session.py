@@ -125,6 +125,12 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     text_encoder = run_text_encoder(config.model, device=device)
     # Before any clip is encoded: what cannot be built or updated is refused now.
     model = training_model(config, video_encoder, text_encoder)
+    kernel = prefer_kernel(
+        config.model.attention,
+        world.device,
+        dtype=DTYPES[config.model.dtype],
+        head_size=model.shape.head_size,
+    )
     base = frozen_base(config, model.module)
     check_muon_applies(config.optimizer, model.module)
     chosen = optimizer_choice(config.optimizer)
@@ -144,7 +150,6 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         world.device,
         swapped_blocks=config.memory.swapped_blocks,
     )
-    kernel = prefer_kernel(config.model.attention, world.device)
     install(
         model.module,
         model.layout,
@@ -183,6 +188,6 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         groups=groups,
         optimizer=optimizer,
         say=say,
-        encoders=online_encoders(config, model.shape, video_encoder, text_encoder),
+        encoders=online_encoders(config, model.shape, video_encoder, text_encoder, world.device),
         raised_reserves=raised_reserves,
     )

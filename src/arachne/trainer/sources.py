@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from arachne.core.clip import Clip
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
 from arachne.data.inspect import inspect_dataset
 from arachne.data.layouts import read_clips
+from arachne.data.remote_path import DatasetPath, dataset_path
 from arachne.data.shapes import ShapeRules
 from arachne.trainer.settings.data import DataSettings
 
@@ -24,7 +24,7 @@ class Source:
     """
 
     name: str
-    root: Path
+    root: DatasetPath
     resolution: int | tuple[int, ...]
 
     def rules(self, rules: ShapeRules) -> ShapeRules:
@@ -35,10 +35,10 @@ class Source:
 def sources(data: DataSettings) -> tuple[Source, ...]:
     """The datasets of a run, that of `data.path` first."""
     others = [
-        Source(name=each.label, root=Path(each.path), resolution=each.resolution)
+        Source(name=each.label, root=dataset_path(each.path), resolution=each.resolution)
         for each in data.others
     ]
-    return (Source(name="", root=Path(data.path), resolution=0), *others)
+    return (Source(name="", root=dataset_path(data.path), resolution=0), *others)
 
 
 def listed_clips(data: DataSettings) -> tuple[Clip, ...]:

@@ -16,7 +16,7 @@ from arachne.core.units import count_text
 from arachne.runtime.sharded_optimizer import AVERAGE
 from arachne.trainer.agreement import do_together
 from arachne.trainer.checkpoint_contents import loadable
-from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips, TrainState
+from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips, TrainState, known_best
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset_changes import dataset_changes_text
@@ -104,14 +104,15 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
     """Take over the newest whole checkpoint; all ranks call it together.
 
     Raises:
-        CheckpointError: There is none, or it is of another model, or was trained on other clips
-            and `takes_other_clips` is not set; on every rank.
+        CheckpointError: There is none, `best.json` is damaged, or it is of another model, or was
+            trained on other clips and `takes_other_clips` is not set; on every rank.
     """
     world, everyone = session.world, session.groups.world
 
     def find_on_rank_0() -> None:
         if world.rank == 0:
             path = newest(session.run_dir, on_skip=session.say, check=loadable)
+            known_best(path.parent)  # found damaged now, and not when it shall be pruned
             world.store.set("resume from", str(path))
             if not takes_other_clips:
                 _say_dataset_changes(session)

@@ -17,6 +17,7 @@ from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.runtime import collectives
+from arachne.runtime.engine import Engine
 from arachne.runtime.executor import run_launches
 from arachne.trainer.dataset import ClipArrays, StepBatch
 from arachne.trainer.objective import (
@@ -99,13 +100,14 @@ def run_step(
     assert plan.step == chosen.batch.step, (plan.step, chosen.batch.step)
     begin_s = time.perf_counter()
     samples, unreadable = _loaded(session, chosen, plan, read, online)
-    session.optimizer.settle()  # the step before may have left parameters on their way
+    engine: Engine = session.optimizer
+    engine.settle()  # the step before may have left parameters on their way
     vote = _voted(session, plan, unreadable, len(chosen.items))
     given_up: list[int] = []
     losses = accumulate(
         session, chosen, plan, samples, vote.is_kept, online, give_up=given_up.append
     )
-    session.optimizer.reduce()
+    engine.reduce()
     weights = batch_weights(session, chosen, vote.is_kept)
     totals = _summed(session, losses, _ballot(plan, given_up), wants_stop())
     clip_losses = _without(totals, plan)
@@ -116,11 +118,11 @@ def run_step(
     if is_updated:
         limit = session.config.optimizer.max_grad_norm
         scale = limit / grad_norm if 0.0 < limit < grad_norm else 1.0
-        session.optimizer.step_and_share(lr=lr, gradient_scale=scale)
+        engine.step_and_share(lr=lr, gradient_scale=scale)
     with session.recorder.doing("optimizer"):
-        session.optimizer.clear_gradients()
+        engine.clear_gradients()
     if settles:
-        session.optimizer.settle()
+        engine.settle()
     # The log first: on a GPU it waits for the work that is still queued.
     log = session.recorder.finish(step=plan.step, planner=plan.planner)
     return StepOutcome(
@@ -310,7 +312,8 @@ def _summed(
 ) -> _Totals:
     """Losses by slot, squared gradient norm, launches without memory and stopping, over all ranks;
     one collective."""
-    norm = session.optimizer.squared_norm_of_shard().reshape(1)
+    engine: Engine = session.optimizer
+    norm = engine.squared_norm_of_shard().reshape(1)
     stop = torch.full_like(norm, float(wants_stop))
     totals = torch.cat([norm, stop, losses, given_up.to(norm.device)])
     collectives.all_reduce_sum(totals, session.groups.world)

@@ -1,4 +1,4 @@
-"""Ask a rank to stop at its next step boundary, by SIGINT or SIGTERM; a second time ends it now.
+"""Ask a rank to stop at its next step boundary, by a signal; a second time ends it now.
 
 Before the first step there is nothing to save, and nobody listens: a signal ends the rank.
 """
@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from arachne.core.held_signals import ending_signals
 
 _SAME_REQUEST_S = 2.0
 """Ctrl-C reaches every process of a terminal, and the launcher passes signals on as well."""
@@ -34,7 +36,7 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """A context in which signals are requests; enter it in the main thread."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = ending_signals()
         before = [signal.signal(number, self._on_signal) for number in numbers]
         try:
             yield

@@ -2,6 +2,8 @@
 
 from arachne.core.errors import ConfigError
 from arachne.core.families.cogvideox import COGVIDEOX
+from arachne.core.families.cogvideox15 import COGVIDEOX15
+from arachne.core.families.cogvideox_2b import COGVIDEOX_2B
 from arachne.core.families.family import Family
 from arachne.core.families.hunyuan_video import HUNYUAN_VIDEO
 from arachne.core.families.hunyuan_video15 import HUNYUAN_VIDEO15
@@ -19,6 +21,8 @@ FAMILIES: dict[str, Family] = {
         WAN,
         WAN_5B,
         COGVIDEOX,
+        COGVIDEOX_2B,
+        COGVIDEOX15,
         HUNYUAN_VIDEO,
         HUNYUAN_VIDEO15,
         LTX,

@@ -1,8 +1,8 @@
-"""CogVideoX 1.0: one stream of text and video tokens that share all weights but the modulation.
+"""CogVideoX-5B: one stream of text and video tokens that share all weights but the modulation.
 
 Layers: diffusers' `CogVideoXTransformer3DModel` without `patch_size_t`. Sizes: the
 class's defaults, with the layers and heads that `convert_cogvideox_to_diffusers.py` of diffusers
-names for the published 2B and 5B weights; text length: `CogVideoXPipeline`.
+names for the published weights; text length: `CogVideoXPipeline`.
 """
 
 from math import prod
@@ -13,59 +13,65 @@ from arachne.core.families.family import Family
 from arachne.core.families.layers import linear, two_layers
 from arachne.core.model_shape import FlopInputs, Geometry, ModelShape, WeightGroup
 
-_GEOMETRY = Geometry(temporal_compression=4, spatial_compression=8, patch=(1, 2, 2))
+COGVIDEOX_GEOMETRY = Geometry(temporal_compression=4, spatial_compression=8, patch=(1, 2, 2))
 
 _TIME_SIZE = 512
-"""`time_embed_dim` of both published models: the width of what modulates the blocks."""
+"""`time_embed_dim` of the published models: the width of what modulates the blocks."""
 
 
-def _shape(num_layers: int, num_heads: int) -> ModelShape:
+def cogvideox_shape(family: str, *, num_layers: int, num_heads: int) -> ModelShape:
+    """A published shape; of all of them only layers and heads differ."""
     return ModelShape(
-        family="cogvideox",
+        family=family,
         num_layers=num_layers,
         num_heads=num_heads,
         head_size=64,
-        ffn_size=_ffn_size(num_heads * 64),
+        ffn_size=cogvideox_ffn_size(num_heads * 64),
         latent_channels=16,
         text_size=4096,
         text_tokens=226,
     )
 
 
-def _ffn_size(hidden_size: int) -> int:
+def cogvideox_ffn_size(hidden_size: int) -> int:
+    """The feed-forward's width, which the class fixes."""
     return 4 * hidden_size
 
 
-def _num_parameters(shape: ModelShape) -> int:
+def cogvideox_parameters(shape: ModelShape, geometry: Geometry = COGVIDEOX_GEOMETRY) -> int:
+    """Trainable parameters of a transformer with CogVideoX's layers, text to video."""
     d, f, time = shape.hidden_size, shape.ffn_size, _TIME_SIZE
-    patch_channels = shape.latent_channels * prod(_GEOMETRY.patch)
+    inputs = shape.input_channels * prod(geometry.patch)
+    outputs = shape.latent_channels * prod(geometry.patch)
     norm = linear(time, 6 * d) + 2 * d  # modulation of text and video; layer norm
     attention = 4 * linear(d, d) + 4 * shape.head_size  # q, k, v, out; layer norms of q and k
     block = 2 * norm + attention + two_layers(d, f, d)
-    embed = linear(patch_channels, d) + linear(shape.text_size, d) + two_layers(d, time, time)
-    ends = 2 * d + linear(time, 2 * d) + 2 * d + linear(d, patch_channels)
+    embed = linear(inputs, d) + linear(shape.text_size, d) + two_layers(d, time, time)
+    ends = 2 * d + linear(time, 2 * d) + 2 * d + linear(d, outputs)
     return embed + shape.num_layers * block + ends
 
 
-def _flop_inputs(shape: ModelShape) -> FlopInputs:
+def cogvideox_flop_inputs(shape: ModelShape, geometry: Geometry = COGVIDEOX_GEOMETRY) -> FlopInputs:
+    """What a transformer with CogVideoX's layers multiplies, text to video."""
     d, f, layers, text_tokens = (
         shape.hidden_size,
         shape.ffn_size,
         shape.num_layers,
         shape.text_tokens,
     )
-    patch_channels = shape.latent_channels * prod(_GEOMETRY.patch)
+    inputs = shape.input_channels * prod(geometry.patch)
+    outputs = shape.latent_channels * prod(geometry.patch)
     time = d * _TIME_SIZE + _TIME_SIZE**2 + (layers * 2 * 6 + 2) * _TIME_SIZE * d
     return FlopInputs(
         weights=(
-            WeightGroup(num_weights=patch_channels * d, meets_video=True),
+            WeightGroup(num_weights=inputs * d, meets_video=True),
             WeightGroup(
                 num_weights=layers * (4 * d * d + 2 * d * f),
                 meets_video=True,
                 num_other_tokens=text_tokens,
                 is_split=True,
             ),
-            WeightGroup(num_weights=d * patch_channels, meets_video=True, is_split=True),
+            WeightGroup(num_weights=d * outputs, meets_video=True, is_split=True),
             WeightGroup(num_weights=shape.text_size * d, num_other_tokens=text_tokens),
             WeightGroup(num_weights=time, num_other_tokens=1),
         ),
@@ -75,7 +81,8 @@ def _flop_inputs(shape: ModelShape) -> FlopInputs:
     )
 
 
-def _activation_inputs(shape: ModelShape) -> ActivationInputs:
+def cogvideox_activation_inputs(shape: ModelShape) -> ActivationInputs:
+    """What a transformer with CogVideoX's layers keeps for its backward."""
     d, f = shape.hidden_size, shape.ffn_size
     trained, adapted = 15 * d + 2 * f, 11 * d + 2 * f
     block = BlockRun(
@@ -94,16 +101,13 @@ def _activation_inputs(shape: ModelShape) -> ActivationInputs:
 
 COGVIDEOX = Family(
     name="cogvideox",
-    geometry=_GEOMETRY,
-    presets={
-        "cogvideox-2b": _shape(num_layers=30, num_heads=30),
-        "cogvideox-5b": _shape(num_layers=42, num_heads=48),
-    },
-    num_parameters=_num_parameters,
-    flop_inputs=_flop_inputs,
+    geometry=COGVIDEOX_GEOMETRY,
+    presets={"cogvideox-5b": cogvideox_shape("cogvideox", num_layers=42, num_heads=48)},
+    num_parameters=cogvideox_parameters,
+    flop_inputs=cogvideox_flop_inputs,
     video_encoder=COGVIDEOX_VAE,
     text_encoders=(t5_xxl(226),),
-    activation_inputs=_activation_inputs,
-    fixed_ffn_size=_ffn_size,
+    activation_inputs=cogvideox_activation_inputs,
+    fixed_ffn_size=cogvideox_ffn_size,
     objective="ddpm",
 )

@@ -12,6 +12,9 @@ from arachne.core.model_shape import FlopInputs, Geometry, ModelShape
 ObjectiveKind = Literal["flow_matching", "ddpm"]
 """How noise is added to clips, and what a model predicts of it."""
 
+AfterFirstFrame = Literal["grey", "zeros"]
+"""What latents that show a first frame hold after it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -31,8 +34,13 @@ class Family:
         fixed_ffn_size: Feed-forward width that goes with a model width, where diffusers' class
             leaves no choice.
         objective: What the published models were trained on.
+        snr_shift: What their signal-to-noise ratios were divided by, where that is DDPM.
         condition_channels: How many channels show the first frame to its image-to-video models,
             for so many of a latent; None for families whose models show it in no channels.
+        first_frame_is_before: What the latents in those channels show after the first frame: `grey`
+            frames, encoded with it, or `zeros`, after the latents of that frame alone.
+        image_states: Whether image-to-video models look at an image encoder's states of the first
+            frame.
         keeps_first_frame: Whether image to video keeps the first latent frame, clean and at noise
             level 0, and needs no weights of its own.
     """
@@ -47,7 +55,10 @@ class Family:
     activation_inputs: Callable[[ModelShape], ActivationInputs]
     fixed_ffn_size: Callable[[int], int] | None = None
     objective: ObjectiveKind = "flow_matching"
+    snr_shift: float = 1.0
     condition_channels: Callable[[int], int] | None = None
+    first_frame_is_before: AfterFirstFrame = "grey"
+    image_states: Literal["never", "some", "always"] = "never"
     keeps_first_frame: bool = False
     num_idle_parameters: Callable[[ModelShape], int] | None = None
 

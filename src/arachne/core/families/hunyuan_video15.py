@@ -1,7 +1,7 @@
 """HunyuanVideo 1.5: dual-stream blocks on text, glyph and image tokens, 16x in space.
 
 Layers: diffusers' `HunyuanVideo15Transformer3DModel` without mean flow. Sizes: the class's
-defaults, which are those of the text-to-video models in diffusers'
+defaults, which are those of the published models in diffusers'
 `convert_hunyuan_video1_5_to_diffusers.py`. Token counts: `HunyuanVideo15Pipeline`. The published
 model carries glyph and image tokens through all blocks, also where a clip has neither.
 """
@@ -27,9 +27,14 @@ _GLYPH_INNER_SIZE = 2048
 _REFINER_FFN_RATIO = 4
 
 
+def _condition_channels(latent_channels: int) -> int:
+    """Channels that show the first frame: its latents, and a mask that says where those are."""
+    return latent_channels + 1
+
+
 def _input_channels(shape: ModelShape) -> int:
-    """Noisy latents, latents of a first frame, and a mask that says where those are."""
-    return 2 * shape.latent_channels + 1
+    """Noisy latents, and what shows a first frame: zeros for text to video."""
+    return shape.latent_channels + _condition_channels(shape.latent_channels)
 
 
 def _num_parameters(shape: ModelShape) -> int:
@@ -110,4 +115,7 @@ HUNYUAN_VIDEO15 = Family(
     video_encoder=HUNYUAN_VIDEO15_VAE,
     text_encoders=(QWEN_2_5_VL_7B, GLYPH_BYT5),
     activation_inputs=_activation_inputs,
+    condition_channels=_condition_channels,
+    first_frame_is_before="zeros",
+    image_states="always",
 )

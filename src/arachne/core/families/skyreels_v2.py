@@ -28,4 +28,5 @@ SKYREELS_V2 = Family(
     text_encoders=(UMT5_XXL,),
     activation_inputs=wan_activation_inputs,
     condition_channels=wan_condition_channels,
+    image_states="some",
 )

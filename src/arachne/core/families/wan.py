@@ -126,4 +126,5 @@ WAN = Family(
     text_encoders=(UMT5_XXL,),
     activation_inputs=wan_activation_inputs,
     condition_channels=wan_condition_channels,
+    image_states="some",
 )

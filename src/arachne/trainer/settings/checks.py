@@ -2,14 +2,26 @@
 
 from arachne.core.errors import ConfigError
 
+_LONGEST = 40
+"""Characters of a number in a message; a slip can make thousands."""
+
 
 def at_least(section: str, lowest: float, *, most: float = 1e9, **values: float) -> None:
     """Refuse numbers of `[section]` that are not between `lowest` and `most`, by their names."""
     for name, value in values.items():
         if value > most:
-            raise ConfigError(f"{section}.{name} is {value:g}; it must be at most {most:g}")
+            found, highest = (_written(each, value) for each in (value, most))
+            raise ConfigError(f"{section}.{name} is {found}; it must be at most {highest}")
         if not value >= lowest:
             raise ConfigError(f"{section}.{name} is {value}; it must be at least {lowest}")
+
+
+def _written(number: float, like: float) -> str:
+    """A number as a message writes it: in groups of three digits where `like` is whole."""
+    if isinstance(like, float):
+        return f"{number:g}"
+    text = f"{int(number):,}"
+    return text if len(text) <= _LONGEST else f"a number of {len(text.replace(',', ''))} digits"
 
 
 def folder(section: str, **paths: str) -> None:

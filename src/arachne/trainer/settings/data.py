@@ -2,11 +2,13 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from arachne.core.errors import ConfigError
 from arachne.data.extraction import Extraction, Mode
 from arachne.data.frame_size import Fit
+from arachne.data.remote_path import RemotePath, dataset_path
 from arachne.data.shapes import ShapeRules
 from arachne.trainer.settings.checks import at_least, folder, share
 from arachne.trainer.settings.dataset import (
@@ -21,7 +23,8 @@ class DataSettings:
     """`[data]`.
 
     Attributes:
-        path: Dataset: a folder with `metadata.csv` or with sidecar captions.
+        path: Dataset: a folder with `metadata.csv` or with sidecar captions, or the address of one,
+            such as `s3://bucket/clips`.
         cache: Folder for encoded clips; safe to share between runs.
         fps: Frames per second that the model learns; videos are retimed to it.
         resolution: Area budget of one frame: clips are scaled down to at most
@@ -82,12 +85,18 @@ class DataSettings:
         at_least("data", 1, most=1e6, read_ahead_mb=self.read_ahead_mb)
         self._check_others()
         folder("data", path=self.path, cache=self.cache)
+        if isinstance(dataset_path(self.cache), RemotePath):
+            raise ConfigError(
+                f"data.cache is {self.cache!r}, an address; a cache is a folder that all machines "
+                "see, such as one of a shared file system"
+            )
         check_resolution("data", self.resolution)
         share("data", held_out=self.held_out)
         _ = self.shape_rules  # checks the rest
 
     def _check_others(self) -> None:
-        roots = [os.path.realpath(path) for path in (self.path, *(o.path for o in self.others))]
+        places = [dataset_path(path) for path in (self.path, *(o.path for o in self.others))]
+        roots = [os.path.realpath(p) if isinstance(p, Path) else p.url for p in places]
         pairs = zip(self.others, roots[1:], strict=True)
         again = next((other.path for other, root in pairs if roots.count(root) > 1), None)
         if again is not None:

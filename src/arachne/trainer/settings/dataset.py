@@ -1,9 +1,9 @@
 """One dataset of a run: where it lies, and how often its clips come up."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from arachne.core.errors import ConfigError
+from arachne.data.remote_path import dataset_path
 from arachne.trainer.settings.checks import at_least, folder
 
 MOST_REPEATS = 1000.0
@@ -42,7 +42,7 @@ class DatasetSettings:
     @property
     def label(self) -> str:
         """Its name, as clips have it."""
-        return self.name or Path(self.path).name or self.path
+        return self.name or dataset_path(self.path).name or self.path
 
 
 def check_resolution(section: str, resolution: int | tuple[int, ...]) -> None:

@@ -20,11 +20,14 @@ class MemorySettings:
         swapped_blocks: Blocks whose frozen weights wait in the host's memory until they run, the
             first ones; all of a large number. Needs `planner.recompute = "all"`.
         inputs_on_host: Whether what a recomputed block keeps, its input, waits there as well.
+        encoders_on_host: Whether the encoders of a run that encodes within its steps wait there
+            between their cascades.
     """
 
     base: Literal["model", "fp8", "nf4", "int8"] = "model"
     swapped_blocks: int = 0
     inputs_on_host: bool = False
+    encoders_on_host: bool = False
 
     def __post_init__(self) -> None:
         at_least("memory", 0, most=10_000, swapped_blocks=self.swapped_blocks)

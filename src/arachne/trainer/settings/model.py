@@ -9,6 +9,8 @@ from arachne.core.known_keys import choice_text
 from arachne.core.model_shape import ModelShape
 from arachne.trainer.settings.checks import at_least
 
+_KERNELS = ("auto", "cudnn", "flash", "flash3", "math")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
@@ -41,7 +43,9 @@ class ModelSettings:
         dtype: Weights and activations; master weights and sums are always float32 or wider.
         attention: The kernel that is asked first; what it cannot do (masks, say) the next one does.
             `auto` is cuDNN's on GPUs of the Hopper generation and torch's choice elsewhere.
-            `flash3` needs torch 2.11 and FlashAttention 3.
+            `flash3` needs torch 2.11 and FlashAttention 3. `diffusers:` and a name of diffusers'
+            attention registry, as `diffusers:xformers`, has that backend compute self-attention,
+            but where it is masked or a ring.
         compile: Whether blocks run compiled by `torch.compile`, once for all blocks and lengths.
     """
 
@@ -63,7 +67,7 @@ class ModelSettings:
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    attention: Literal["auto", "cudnn", "flash", "flash3", "math"] = "auto"
+    attention: str = "auto"
     compile: bool = False
 
     def __post_init__(self) -> None:
@@ -81,17 +85,26 @@ class ModelSettings:
                 f"model.preset {self.preset!r} is none of family {self.family!r}; "
                 f"{choice_text(self.preset, family.presets)}"
             )
-
+        if self.attention not in _KERNELS and not self.attention.startswith("diffusers:"):
+            raise ConfigError(
+                f"unknown model.attention {self.attention!r}; "
+                f"{choice_text(self.attention, (*_KERNELS, 'diffusers:NAME'))}"
+            )
         if self.image_to_video and not family.has_image_to_video:
             able = [each.name for each in FAMILIES.values() if each.has_image_to_video]
             raise ConfigError(
                 f"model.image_to_video is not built for family {self.family!r}; families that have "
                 f"it: {', '.join(able)}"
             )
-        if self.image_encoder and (not self.image_to_video or family.keeps_first_frame):
+        if self.image_encoder and (not self.image_to_video or family.image_states == "never"):
             raise ConfigError(
                 f"model.image_encoder is {self.image_encoder!r}, but nothing looks at images; set "
                 "model.image_to_video = true in a family that does, or leave it out"
+            )
+        if self.image_to_video and family.image_states == "always" and not self.image_encoder:
+            raise ConfigError(
+                f"model.image_to_video of family {self.family!r} looks at the states of an image "
+                "encoder; name its folder as model.image_encoder"
             )
 
     @property

@@ -1,7 +1,7 @@
 """The section `[objective]` of a run file."""
 
 from dataclasses import dataclass, fields
-from math import exp, inf, isfinite, pi
+from math import exp, inf, isfinite, log, pi
 from typing import Literal
 
 from arachne.core.errors import ConfigError
@@ -13,6 +13,12 @@ Sampling = Literal["uniform", "logit_normal", "mode"]
 _LOGIT = ("auto", "logit_normal")
 """Samplings that may use the logit's mean and deviation."""
 
+LEAST_SHIFT, MOST_SHIFT = 1e-3, 1e3
+"""At either, half of all levels are within a thousandth of one end. *Assumption*: it is enough."""
+
+_LEAST_STD, _MOST_STD = 1e-3, 1e3
+"""Of the logit: below, all clips train at one level; above, at none between. *Assumption.*"""
+
 _MOST_MODE_SCALE = 2.0 / (pi - 2.0)
 """Above it, and below -1, the map from uniform numbers to levels is not monotonic (SD3, 3.1)."""
 
@@ -21,6 +27,9 @@ _ONLY = {
     "ddpm": ("prediction", "snr_shift", "zero_terminal_snr", "min_snr_gamma"),
 }
 """Settings that one kind of objective has and the other does not."""
+
+_CHANGES_NOTHING = {"snr_shift": 1.0}
+"""Values besides the default that ask for nothing; older runs hold this one."""
 
 _WEIGHTINGS_OF = {
     "flow_matching": ("none", "logit_normal", "cosmap", "sigma_sqrt"),
@@ -47,7 +56,8 @@ class ObjectiveSettings:
         shift_tokens, shift_exponents: The line of `auto`: the shift's logarithm at two numbers of
             tokens.
         prediction: What a DDPM model predicts.
-        snr_shift: What DDPM's signal-to-noise ratios are divided by.
+        snr_shift: What DDPM's signal-to-noise ratios are divided by; `auto` is what those of the
+            family's published models were.
         zero_terminal_snr: Whether DDPM's last timestep is pure noise.
         loss_weighting: What a noise level counts in the loss.
         min_snr_gamma: Highest signal-to-noise ratio that `min_snr` counts.
@@ -67,7 +77,7 @@ class ObjectiveSettings:
     shift_tokens: tuple[int, int] = (256, 4096)
     shift_exponents: tuple[float, float] = (0.5, 1.15)
     prediction: Literal["v", "noise", "clean"] = "v"
-    snr_shift: float = 1.0
+    snr_shift: float | Literal["auto"] = "auto"
     zero_terminal_snr: bool = True
     loss_weighting: Literal["none", "logit_normal", "cosmap", "sigma_sqrt", "min_snr"] = "none"
     min_snr_gamma: float = 5.0
@@ -78,12 +88,17 @@ class ObjectiveSettings:
         share("objective", caption_dropout=self.caption_dropout)
         if self.shift != "auto":
             _above_zero(shift=self.shift)
+            at_least("objective", LEAST_SHIFT, most=MOST_SHIFT, shift=self.shift)
+        if self.snr_shift != "auto":
+            _above_zero(snr_shift=self.snr_shift)
+            at_least("objective", LEAST_SHIFT, most=MOST_SHIFT, snr_shift=self.snr_shift)
         _above_zero(
             max_shift=self.max_shift,
             logit_std=self.logit_std,
-            snr_shift=self.snr_shift,
             min_snr_gamma=self.min_snr_gamma,
         )
+        at_least("objective", LEAST_SHIFT, most=MOST_SHIFT, max_shift=self.max_shift)
+        at_least("objective", _LEAST_STD, most=_MOST_STD, logit_std=self.logit_std)
         at_least("objective", -1.0, most=_MOST_MODE_SCALE, mode_scale=self.mode_scale)
         at_least("objective", -100.0, most=100.0, logit_mean=self.logit_mean)
         low, high = self.timestep_range
@@ -99,7 +114,9 @@ class ObjectiveSettings:
                 f"{list(self.shift_exponents)}; name two finite exponents, at rising numbers of "
                 "tokens of at least 1"
             )
-        low_shift, high_shift = (exp(min(value, 700.0)) for value in self.shift_exponents)
+        for exponent in self.shift_exponents:
+            at_least("objective", log(LEAST_SHIFT), most=log(MOST_SHIFT), shift_exponents=exponent)
+        low_shift, high_shift = (exp(value) for value in self.shift_exponents)
         if self.shift == "auto" and not low_shift <= min(high_shift, self.max_shift):
             raise ConfigError(
                 f"objective.shift 'auto' begins at {low_shift:.3g} for few tokens, above its end "
@@ -139,7 +156,8 @@ class ObjectiveSettings:
         """
         for other, names in _ONLY.items():
             for name in names:
-                if other != kind and getattr(self, name) != _default_of(name):
+                unset = (_default_of(name), _CHANGES_NOTHING.get(name))
+                if other != kind and getattr(self, name) not in unset:
                     raise ConfigError(
                         f"objective.{name} is a setting of {other}, and this run trains {kind}; "
                         f"leave it out, or set objective.kind = {other!r}"
