@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -375,6 +376,27 @@ def test_a_footer_that_ends_the_process_that_looks_at_it_is_one_line(
     with pytest.raises(DataError, match=r"x\.parquet cannot be read as Parquet: its footer"):
         parquet_cells.check_footer(_Ending(), "x.parquet")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_look_at_a_footer_that_never_ends_is_ended_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = tmp_path / "looked"
+
+    def stuck_at_first(metadata: Any) -> None:
+        is_first = not looked.exists()
+        looked.touch()
+        if is_first:
+            time.sleep(60.0)  # as one that waits for a lock of a thread that it does not have
+        os._exit(0)
+
+    monkeypatch.setattr(parquet_cells, "_LOOK_S", 0.5)
+    monkeypatch.setattr(parquet_cells, "_look_at", stuck_at_first)
+    parquet_cells.check_footer(None, "x.parquet")
+
+    monkeypatch.setattr(parquet_cells, "_look_at", lambda _: time.sleep(60.0))
+    with pytest.raises(DataError, match=r"4 processes in a row did not look at its footer within"):
+        parquet_cells.check_footer(None, "x.parquet")
 
 
 @pytest.mark.parametrize("use", [lambda root: read_clips(root, "empty"), _inspect_cell])

@@ -87,11 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.keep is not None and arguments.keep < 1:
         raise ConfigError(f"--keep is {arguments.keep}; at least 1 checkpoint has to stay")
     if not run_dir.is_dir():
-        found = (
-            f"{str(run_dir)!r} is no folder"
-            if run_dir.exists()
-            else (f"there is no folder {str(run_dir)!r}")
-        )
+        name = repr(str(run_dir))
+        found = f"{name} is no folder" if run_dir.exists() else f"there is no folder {name}"
         raise DataError(f"{found}; name the folder of a run")
     keep: int | None = arguments.keep
     pruned = () if keep is None else _pruned(run_dir, keep)

@@ -118,7 +118,7 @@ def estimate(config: RunConfig, request: Request) -> Estimate:
         manifest = _manifest(config)
         stands = not request.is_again and _stands(config, manifest)
         ledger = read_manifest(manifest) if stands else inspected(config, display.progress)
-    missing = _missing(store, ledger, is_again=request.is_again)
+    missing, _ = _missing(store, ledger, is_again=request.is_again)
     geometry = family_named(config.model.family).geometry
     buckets = [piece.row.bucket for piece in missing if isinstance(piece, Latents)]
     num_texts = len(missing) - len(buckets)
@@ -328,21 +328,20 @@ def _begin(store: Store, manifest: Path, *, is_again: bool) -> tuple[tuple[Piece
     """Tidy the cache; the pieces of work that are missing in it, and how many it has."""
     remove_leftovers(store.cache_dir)
     ledger = read_manifest(manifest)
-    missing = _missing(store, ledger, is_again=is_again)
-    num_cached = sum(store.cache.has(piece.key) for piece in store.pieces(ledger.rows))
+    missing, num_cached = _missing(store, ledger, is_again=is_again)
     if is_again:
         for piece in missing:
             store.rejections.forget(piece.key)
     return missing, num_cached
 
 
-def _missing(store: Store, ledger: Ledger, *, is_again: bool) -> tuple[Piece, ...]:
-    """What is to be made; clips that were rejected before only if they are tried again."""
-    return tuple(
-        piece
-        for piece in store.pieces(ledger.rows)
-        if not (store.cache.has(piece.key) if is_again else store.is_settled(piece))
-    )
+def _missing(store: Store, ledger: Ledger, *, is_again: bool) -> tuple[tuple[Piece, ...], int]:
+    """What is to be made, and how much is cached; clips that were rejected before are made only if
+    they are tried again."""
+    pieces = store.pieces(ledger.rows)
+    absent = [piece for piece in pieces if not store.cache.has(piece.key)]
+    missing = [p for p in absent if is_again or store.rejections.reason_of(p.key) is None]
+    return tuple(missing), len(pieces) - len(absent)
 
 
 def _outcome(

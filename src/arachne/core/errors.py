@@ -43,6 +43,11 @@ def _visible(text: str) -> str:
     )
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error of a library says, or its class where it says nothing."""
+    return next(filter(None, str(error).splitlines()), type(error).__name__)
+
+
 class ConfigError(ArachneError):
     """A setting is unknown, or has a value that cannot work."""
 

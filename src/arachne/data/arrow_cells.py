@@ -8,7 +8,7 @@ import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
-from arachne.core.errors import DataError
+from arachne.core.errors import DataError, first_line
 from arachne.data.arrow_schema import media_leaves
 from arachne.data.file_identity import remembered
 from arachne.data.media_file import MediaFile
@@ -44,12 +44,8 @@ def open_arrow(path: DatasetPath) -> tuple[Any, int]:
         table = reader.read_all()
         table.validate(full=True)  # damaged offsets would point outside the file
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path.name!r} is not Arrow: {_words(error)}") from error
+        raise DataError(f"{path.name!r} is not Arrow: {first_line(error)}") from error
     return table, address
-
-
-def _words(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _read_cells(file: MediaFile) -> Mapping[str, NDArray[np.int64]]:
@@ -58,7 +54,7 @@ def _read_cells(file: MediaFile) -> Mapping[str, NDArray[np.int64]]:
     try:
         return {c: _slices(table.column(c), address, file.num_bytes) for c in media}
     except (ValueError, OverflowError, pa.ArrowException) as error:
-        raise DataError(f"{file.path.name!r} is damaged: {_words(error)}") from error
+        raise DataError(f"{file.path.name!r} is damaged: {first_line(error)}") from error
 
 
 _cells_of: Callable[[DatasetPath | MediaFile], Mapping[str, NDArray[np.int64]]] = remembered(

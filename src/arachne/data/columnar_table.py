@@ -12,7 +12,7 @@ import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.compute  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 
-from arachne.core.errors import DataError
+from arachne.core.errors import DataError, first_line
 from arachne.data import arrow_cells, parquet_cells
 from arachne.data.arrow_schema import media_leaves
 from arachne.data.remote_path import DatasetPath
@@ -62,7 +62,7 @@ def read_parquet(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
             filled = {c: parquet_cells.filled_rows(file, name, leaf) for c, leaf in media.items()}
             return schema.names, _rows(table, filled, file.metadata.num_rows)
     except _FAULTS as error:
-        raise DataError(f"{name} cannot be read as Parquet: {_words(error)}") from error
+        raise DataError(f"{name} cannot be read as Parquet: {first_line(error)}") from error
 
 
 def read_arrow(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
@@ -79,11 +79,7 @@ def read_arrow(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
         filled = {c: arrow_cells.filled_rows(table.column(c)) for c in media}
         return whole.column_names, _rows(table, filled, whole.num_rows)
     except _FAULTS as error:
-        raise DataError(f"{name} cannot be read as Arrow: {_words(error)}") from error
-
-
-def _words(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{name} cannot be read as Arrow: {first_line(error)}") from error
 
 
 def _leaves(column: str, schema: Any, media: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip, TimeSpan
-from arachne.core.errors import ArachneError, DataError
+from arachne.core.errors import ArachneError, DataError, first_line
 from arachne.core.ledger import Ledger, LedgerRow, Status
 from arachne.data.atomic_file import write_whole
 
@@ -96,7 +96,7 @@ def read_manifest(path: Path) -> Ledger:
         ArachneError,
         AssertionError,
     ) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise DataError(
             f"manifest {str(path)!r} cannot be read: {reason}; restore it from a copy, or delete "
             "it to have the dataset read again"

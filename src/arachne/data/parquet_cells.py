@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import resource
+import select
 import signal
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pyarrow.compute  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
-from arachne.core.errors import DataError
+from arachne.core.errors import DataError, first_line
 from arachne.data.arrow_schema import media_leaves
 from arachne.data.file_stamp import Stamp, stamp_of
 from arachne.data.remote_path import DatasetPath
@@ -26,8 +27,11 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 pq: Any = pyarrow.parquet
 
-_LOOK_S = 60
+_LOOK_S = 15.0
 """*Assumption*: no footer takes longer to look at, also on a busy machine."""
+
+_MOST_LOOKS = 4
+"""*Assumption*: so many forks in a row do not all come while a thread holds what they need."""
 
 MAX_GROUP_BYTES = 2**30
 """Of the media of one row group, which is held in memory whole beside what decoding may take."""
@@ -98,15 +102,38 @@ def cell_bytes(path: DatasetPath, cell: ParquetCell) -> Any:
 def check_footer(metadata: Any, name: str) -> None:
     """Let a forked process look at a footer first: of some damaged ones pyarrow ends the process.
 
+    A process that forks while others of its threads work may leave the new one waiting for ever for
+    a lock that none of them will give up there; then it is ended, and another one looks.
+
     Raises:
         DataError: It was ended, or found that the footer cannot be read.
     """
+    for _ in range(_MOST_LOOKS):
+        status = _status_of_look(metadata)
+        if status == 0:
+            return
+        if status is not None:
+            raise DataError(f"{name} cannot be read as Parquet: its footer is damaged")
+    raise DataError(
+        f"{name} cannot be read as Parquet: {_MOST_LOOKS} processes in a row did not look at its "
+        f"footer within {_LOOK_S:g} s each; is the machine overloaded? Try again"
+    )
+
+
+def _status_of_look(metadata: Any) -> int | None:
+    """How a process ended that looked at a footer; None if it had to be ended."""
     child = os.fork()
     if child == 0:
         _look_at(metadata)
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise DataError(f"{name} cannot be read as Parquet: its footer is damaged")
+    ending = os.pidfd_open(child)
+    try:
+        has_ended = bool(select.select([ending], [], [], _LOOK_S)[0])
+        if not has_ended:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    finally:
+        os.close(ending)
+    return status if has_ended else None
 
 
 def _look_at(metadata: Any) -> NoReturn:
@@ -116,8 +143,6 @@ def _look_at(metadata: Any) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says why it ends
         faulthandler.disable()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(_LOOK_S)
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group)
             for index in range(rows.num_columns):
@@ -176,8 +201,7 @@ def _opened(path: DatasetPath) -> Generator[Any, None, None]:
         with path.open("rb") as content, pq.ParquetFile(content) as file:
             yield file
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path.name!r} cannot be read as Parquet: {reason}") from error
+        raise DataError(f"{path.name!r} cannot be read as Parquet: {first_line(error)}") from error
 
 
 def _read_group(file: Any, name: str, leaf: str, group: int) -> Any:

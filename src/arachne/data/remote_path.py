@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from arachne.core.credentials import without_credentials
-from arachne.core.errors import ConfigError, DataError
+from arachne.core.errors import ConfigError, DataError, first_line
 from arachne.data.window import Window
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?::|//)")
@@ -236,8 +236,7 @@ def _with_folder(address: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    words = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return without_credentials(words)
+    return without_credentials(first_line(error))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from arachne.core.errors import DataError
 from arachne.core.families.family import AfterFirstFrame
 from arachne.core.model_shape import ModelShape
+from arachne.models.outer_encoder import OuterEncoder
 
 if TYPE_CHECKING:  # it imports torch, and planning reads this file too
     from arachne.models.interface import VideoEncoder
@@ -121,16 +122,14 @@ def packing_of(shape: ModelShape) -> Packing | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstFrameEncoder:
+class FirstFrameEncoder(OuterEncoder):
     """A video encoder whose array of a clip also holds what is known of its first frame.
 
     Attributes:
-        encoder: Encodes clips.
         image_encoder: Encodes the first frame for models that look at its states.
         is_before: What the latents that show the first frame hold after it.
     """
 
-    encoder: VideoEncoder
     image_encoder: ImageEncoder | None = None
     is_before: AfterFirstFrame = "grey"
 
@@ -149,21 +148,6 @@ class FirstFrameEncoder:
         of_image = f"-{self.image_encoder.fingerprint}" if self.image_encoder else ""
         before = "" if self.is_before == "grey" else f"-before-{self.is_before}"
         return f"first{before}{of_image}-{self.encoder.fingerprint}"
-
-    @property
-    def latent_channels(self) -> int:
-        """Channels of the latents."""
-        return self.encoder.latent_channels
-
-    @property
-    def temporal_compression(self) -> int:
-        """Frames per latent frame, the first frame apart."""
-        return self.encoder.temporal_compression
-
-    @property
-    def spatial_compression(self) -> int:
-        """Pixels per latent, on each side."""
-        return self.encoder.spatial_compression
 
     def encode(self, frames: np.ndarray) -> np.ndarray:
         """The packed array [C, P, h, w] of one clip.

@@ -14,40 +14,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arachne.models.interface import TiledEncoder, VideoEncoder
+from arachne.models.interface import TiledEncoder
+from arachne.models.outer_encoder import OuterEncoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatedFrameEncoder:
+class RepeatedFrameEncoder(OuterEncoder):
     """A video encoder that repeats the first latent frame; a `TiledEncoder` if `encoder` is one.
 
     Attributes:
-        encoder: Encodes clips.
         num_repeats: How often.
     """
 
-    encoder: VideoEncoder
     num_repeats: int
 
     @property
     def fingerprint(self) -> str:
         """The encoder's, and how often the frame is repeated."""
         return f"repeated-{self.num_repeats}-{self.encoder.fingerprint}"
-
-    @property
-    def latent_channels(self) -> int:
-        """Channels of the latents."""
-        return self.encoder.latent_channels
-
-    @property
-    def temporal_compression(self) -> int:
-        """Frames per latent frame, the first ones apart."""
-        return self.encoder.temporal_compression
-
-    @property
-    def spatial_compression(self) -> int:
-        """Pixels per latent, on each side."""
-        return self.encoder.spatial_compression
 
     def encode(self, frames: np.ndarray) -> np.ndarray:
         """Latents [C, F, H, W] of one clip.

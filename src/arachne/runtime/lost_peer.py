@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch.distributed
 
-from arachne.core.errors import ArachneError, LostRankError
+from arachne.core.errors import ArachneError, LostRankError, first_line
 from arachne.runtime.hang_report import GO_ON
 
 
@@ -34,8 +34,7 @@ def lost_peers_named(rank: int) -> Iterator[None]:
     except Exception as error:
         if not is_of_lost_peer(error):
             raise
-        words, *_ = str(error).splitlines() or [type(error).__name__]
         raise LostRankError(
-            f"rank {rank} cannot reach another rank any more ({words}); what that one or its "
-            f"machine says is the reason; {GO_ON}"
+            f"rank {rank} cannot reach another rank any more ({first_line(error)}); what that one "
+            f"or its machine says is the reason; {GO_ON}"
         ) from error

@@ -255,10 +255,8 @@ def _check_index(path: Path, index: CheckpointIndex) -> None:
             raise CheckpointError(
                 f"checkpoint {path.name}: {INDEX} names the file {shard.name!r}, which is no shard"
             )
-    names = enumerate(shard.name for shard in index.shards)
-    if len(index.shards) != state.world_size or any(
-        name != shard_name(rank) for rank, name in names
-    ):
+    are_named = all(shard.name == shard_name(rank) for rank, shard in enumerate(index.shards))
+    if len(index.shards) != state.world_size or not are_named:
         raise CheckpointError(
             f"checkpoint {path.name}: {INDEX} names {count_text(len(index.shards), 'shard')}, "
             f"needed one of each of {count_text(state.world_size, 'rank')}; restore it from a copy"
