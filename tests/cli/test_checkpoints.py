@@ -24,7 +24,7 @@ def _save(run_dir: Path, step: int) -> Path:
     state = TrainState(
         step=step,
         num_updates=step,
-        seed=0,
+        seed=3,  # as in the settings
         world_size=2,
         config_json=to_json(tiny_config(run_dir, run_dir)),
         losses=losses,
@@ -65,7 +65,7 @@ def test_a_shard_that_is_a_link_to_nowhere_or_itself_is_a_damaged_checkpoint(
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("checkpoints/best.json", "it is no file"), (".lock", "cannot be written: No such device")],
+    [("checkpoints/best.json", "it is no file"), (".lock", ".lock' is no file; move it away")],
 )
 def test_a_pipe_among_a_run_s_files_keeps_nobody_waiting(
     run_dir: Path, capsys: pytest.CaptureFixture[str], name: str, message: str

@@ -8,11 +8,14 @@ import sys
 import pytest
 
 from arachne.cli import compare, plan
+from arachne.cli.disturbances import perturbation_of
+from arachne.cli.whole_names_table import print_table
 from arachne.core.errors import ArachneError, ConfigError, DataError, InfeasibleError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.units import seconds_text
 from arachne.planner import flexsp
 from arachne.planner.registry import PEERS, PLANNERS
+from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells
 from arachne.trainer import planning
 from arachne.trainer.planning import PlanRequest, plan_batch
 from tests.data.media import write_ramp
@@ -111,6 +114,41 @@ def test_the_table_has_a_row_for_each_planner_and_dashes_where_one_found_no_plan
     assert rows["static_sp"]["ratio"] is None  # arachne did not take part
 
 
+def test_the_reference_alone_has_a_line_and_no_empty_table(run_file, tmp_path, capsys):
+    page = tmp_path / "compare.html"
+    words = ["--cluster", "cpux4", "--steps", "1", "--planners", "gpipe", "--html", str(page)]
+    assert ran(compare, run_file, *words) == 0
+
+    first, second, _ = capsys.readouterr().out.splitlines()
+    assert first.startswith("cpux4, 6 clips a step")
+    assert second.startswith("gpipe (for reference")
+    text = page.read_text(encoding="utf-8")
+    assert "<table" not in text
+    assert "planner by planner" not in text
+
+
+def test_a_terminal_of_80_columns_keeps_what_shows_a_broken_cap(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    figures = [
+        PlannerFigures(
+            name=name,
+            step_s=12.34 * ratio,
+            ratio=ratio,
+            bound_geomean=1.0 + ratio,
+            bound_worst=1.1 + ratio,
+            idle_ratio=0.1 * ratio,
+            plan_s=0.0123 * ratio,
+            cap_violations=count,
+            num_phases=count + 1,
+        )
+        for name, ratio, count in (("static_degree_longest_first", 1.0, 0), ("flexsp", 1.5, 3))
+    ]
+    rows = {row.name: cells(row) for row in figures}
+    print_table("planner", COLUMNS, rows, bold="")
+    assert "not shown in 80 columns: phases; --json" in capsys.readouterr().out
+
+
 def test_the_page_holds_the_table_and_a_timeline_for_each_planner(run_file, tmp_path, capsys):
     page = tmp_path / "compare.html"
     words = ["--planners", "arachne,static_lockstep_zero3", "--html", str(page)]
@@ -202,7 +240,7 @@ def test_a_run_file_that_names_a_peer_is_refused(run_file):
         (plan, ["--planner", "opensora_buckets"], "for `arachne compare --epoch` only"),
         (plan, ["--planner", ""], "planner.name '' is not known"),
         (compare, ["--planners", "opensora_buckets"], "over an epoch; .* add --epoch CLIPS"),
-        (compare, ["--planners", ""], "planner '' is not known"),
+        (compare, ["--planners", ""], "planner '' is not known; .*, fcp, gpipe$"),
     ],
 )
 def test_a_planner_of_another_verb_or_of_no_name_is_refused(run_file, verb, words, message):
@@ -262,6 +300,14 @@ def test_disturbed_hardware_is_simulated_and_plans_know_nothing_of_it(run_file, 
         assert row["step_s"] != slowed[name]["step_s"] > 2.0 * calm[name]["step_s"]
 
 
+_NOTHING = (
+    "disturbs nothing: a seed needs noise, stragglers need straggler_share above 0, and errors of "
+    "0 and factors of 1 change nothing; add for example jitter=0.1, or leave --disturb out"
+)
+
+_WITHOUT_EFFECT = ("seed=9", "jitter=0", "straggler_factor=3", "bandwidth=1", "slow=0:1")
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -291,14 +337,20 @@ def test_disturbed_hardware_is_simulated_and_plans_know_nothing_of_it(run_file, 
             "--disturb 'slow=" + "9" * 5000 + ":2' names no rank; write slow=RANK:FACTOR with a "
             "rank of 0 to 3, such as slow=0:1.5",
         ),
+        *((setting, f"--disturb {setting} {_NOTHING}") for setting in _WITHOUT_EFFECT),
         ("slow=1", "--disturb 'slow=1' has ''; it needs a finite number there"),
     ],
 )
-def test_a_disturbance_that_cannot_be_is_named(run_file, setting, message):
+def test_a_disturbance_that_cannot_be_is_named(setting, message):
     with pytest.raises(ConfigError) as caught:
-        ran(compare, run_file, "--cluster", "cpux4", "--steps", "1", "--disturb", setting)
+        perturbation_of([setting], num_gpus=4)
 
     assert str(caught.value) == message
+
+
+def test_what_alone_disturbs_nothing_may_stand_beside_what_does():
+    found = perturbation_of(["seed=9", "straggler_factor=3", "straggler_share=0.1"], num_gpus=4)
+    assert (found.seed, found.straggler_factor, found.straggler_share) == (9, 3.0, 0.1)
 
 
 @pytest.mark.parametrize(

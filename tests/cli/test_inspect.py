@@ -110,7 +110,7 @@ def test_one_clip_is_shown_with_every_step_of_its_arithmetic(
         "24 frames / 16.000 fps = 1.500 s; 1.500 s x 16 fps = 24.00, so 24",
         "17, the longest of 1, 17 that 24 frames fill; 7 frames left over",
         "64 x 48 = 3,072 pixels, over 40 x 40 = 1,600: scaled by 0.7217 to 46.2x34.6",
-        "48x32, the nearest in multiples of 16 and 16; scaled to 48x36, then 11.1% cropped evenly",
+        "48x32, the nearest in multiples of 16 and 16; scaled to 48x36, then 11.1 % cropped evenly",
         "5 x 4 x 6 (frames x height x width)",
         "5 x 2 x 3 = 30",
         "7 frames at the end are not used",
@@ -174,7 +174,7 @@ def test_letterboxed_frames_and_several_areas_are_shown_with_their_arithmetic(
     printed = " ".join(capsys.readouterr().out.split())
     for text in (
         "over 40 x 40 = 1,600 (the largest of 40, 256 that it reaches): scaled by 0.7217",
-        "scaled to 43x32, set in the middle, 11.1% black",
+        "scaled to 43x32, set in the middle, 11.1 % black",
     ):
         assert text in printed, text
     assert _inspect(dataset, *words, "--resolution", "256,128", "--clip", "a.mp4") == 0

@@ -158,7 +158,10 @@ def test_public_sets_are_listed_with_the_origin_of_their_figures(run_file, capsy
     [
         ([], "data.path '.*nothing' does not exist; name an existing folder"),
         (["--clips", "panda"], "no clip source is called 'panda'; did you mean 'panda70m'"),
-        (["--clips", "no.parquet"], "manifest 'no.parquet' cannot be read"),
+        (
+            ["--clips", "no.parquet"],
+            "--clips 'no.parquet': there is no such file; name a manifest that exists, or a set",
+        ),
         (["--clips", "panda70m", "--batch", "0"], "--batch is 0; it must be at least 1"),
         (["--clips", "panda70m", "--frame-cap", "0"], "--frame-cap is 0; it must be at least 1"),
         (
@@ -196,6 +199,26 @@ def test_a_manifest_without_a_usable_clip_says_why(run_file, tmp_path, capsys):
     assert "it is cursed" in error
 
 
+def test_nobody_is_told_to_delete_a_damaged_manifest_that_only_clips_names(
+    run_file, tmp_path, capsys
+):
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_text("x")
+    error = refusal(capsys, "plan", run_file, "--cluster", "cpux2", "--clips", str(damaged))
+    assert error.endswith("; restore it from a copy, or name another with --clips\n")
+
+
+def test_sizes_and_shares_are_told_as_they_train(run_file, capsys):
+    words = ["--clips", "panda70m", "--cluster", "cpux2", "--steps", "1"]
+    sizes = ["--resolutions", "161x97:.7,96x160:.5,8x8:.2"]
+    assert main(["plan", run_file, *words, *sizes]) == 0
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .endswith("; sizes: 161x97 → 160x96 (50.0 %), 96x160 (35.7 %), 8x8 → none (14.3 %)")
+    )
+
+
 def test_a_manifest_of_another_model_is_refused(run_file, tmp_path, capsys):
     name = manifest_at(tmp_path, row("a", "64x48x18"))
     error = refusal(capsys, "plan", run_file, "--cluster", "cpux2", "--clips", name)
@@ -215,6 +238,21 @@ def test_clips_of_a_manifest_are_made_smaller_where_it_is_made(run_file, tmp_pat
     name = manifest_at(tmp_path, row("a", "8000x8000x401"))
     error = refusal(capsys, "plan", run_file, "--cluster", "cpux2", "--clips", name)
     assert f"lower --frame-cap or the data.resolution with which {name!r} is made" in error
+
+
+def test_a_step_that_a_drawn_clip_overfills_names_the_options_that_made_it_large(run_file, capsys):
+    words = (
+        "plan",
+        run_file,
+        "--cluster",
+        "cpux2",
+        "--clips",
+        "panda70m",
+        "--set",
+        "batch.clips=0",
+    )
+    drawn = ("--resolutions", "832x480", "--frame-cap", "33", "--set", "batch.tokens=100")
+    assert ", or lower the sizes of --resolutions or --frame-cap" in refusal(capsys, *words, *drawn)
 
 
 def epoch_words(run_file: str, epoch: int) -> list[str]:
@@ -285,3 +323,13 @@ def test_a_pipeline_has_no_place_for_encoders(run_file, capsys):
         gpipe = json.loads(capsys.readouterr().out)["references"]["gpipe"]
         assert gpipe["step_s"] is None
         assert "no place for encoders" in gpipe["failure"]
+
+
+@pytest.mark.parametrize("verb", ["plan", "compare"])
+def test_a_preset_stands_for_a_model_that_is_not_here_and_nothing_else_does(run_file, verb, capsys):
+    missing = ["--set", "model.pretrained=/none", "--set", "model.text_encoder=/none"]
+    words = [verb, run_file, "--cluster", "h100x8", "--clips", "panda70m", "--batch", "8", *missing]
+    assert "model.text_encoder '/none' does not exist" in refusal(capsys, *words)
+    assert main([*words, "--set", "model.preset=wan-1.3b", "--steps", "1"]) == 0
+    error = capsys.readouterr().err
+    assert "not here: model.pretrained, model.text_encoder; planned with" in error

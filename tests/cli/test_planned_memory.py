@@ -71,6 +71,20 @@ def test_memory_is_told_item_by_item_for_the_longest_clip_on_every_degree(capsys
     assert found["advice"] == ""
 
 
+def test_frozen_layers_have_neither_gradients_nor_optimizer_state(capsys):
+    whole = memory(capsys)["launches"][-1]["use"]
+    words = ["--set", 'model.train_only=["single_transformer_blocks.39.*"]']
+    partly = memory(capsys, *words)["launches"][-1]["use"]
+
+    share = partly["gradients"] / whole["gradients"]
+    assert 0.005 < share < 0.02
+    assert partly["optimizer"] == pytest.approx(share * whole["optimizer"])
+    assert partly["weights"] == whole["weights"]
+    assert partly["activations"] < 0.2 * whole["activations"]
+    assert main(["plan", *WORDS, "--memory", "--set", 'model.freeze=["x"]']) == 2
+    assert "model.freeze holds 'x', which is no parameter's name" in capsys.readouterr().err
+
+
 def test_what_would_fit_is_said_where_nothing_does(capsys):
     found = memory(capsys, "--gradients", "float32", "--recompute", "none")
 
@@ -111,7 +125,17 @@ def test_advice_counts_the_encoders(capsys, verb_of_encoders: str):
 
 def test_encoders_that_fit_in_no_way_are_to_run_before_training(capsys):
     found = memory(capsys, "--cluster", "rtx4090x4", "--encode")
-    assert "; encode before step 1 (leave out --encode and --fill); or training" in found["advice"]
+    encoding = "encode before step 1 (leave out --encode and --fill)"
+    assert found["advice"].endswith(
+        f" say; do both: for the encoders: {encoding}; and for training: it fits with lora.rank=16 "
+        "and memory.base=fp8 (18.8 GB); or use GPUs with more memory"
+    )
+    adapters = ["--set", "lora.rank=16", "--set", "memory.base=fp8"]
+    trained = memory(capsys, "--cluster", "rtx4090x4", "--encode", *adapters)
+    assert trained["advice"] == (
+        "the text encoder does not fit, whatever --recompute and --gradients say; "
+        f"{encoding}; or use GPUs with more memory"
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,15 +161,33 @@ def test_encoders_are_listed_where_nothing_is_cached(capsys):
     assert encoders[0]["use"]["encoders"] > 1e10  # an 8-billion language model
 
 
-def test_the_memory_table_reads_in_80_columns(capsys):
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [
+        ((), "those that the family was published with: AutoencoderKLHunyuanVideo, "),
+        (("--set", "data.encode=online"), "the run's own, which trains with data.encode=online: "),
+    ],
+)
+def test_the_encoders_that_are_counted_are_named(capsys, words: tuple[str, ...], counted: str):
+    found = memory(capsys, "--encode", *words)
+    assert found["encoders"].startswith(f"encoders: {counted}")
+    assert ("Llama" in found["encoders"]) != ("hashed" in found["encoders"])
+    assert memory(capsys, *words)["encoders"] == ""
+    assert main(["plan", *WORDS, "--memory", "--encode", *words]) == 0
+    assert found["encoders"] in capsys.readouterr().out.splitlines()
+
+
+def test_the_memory_table_reads_in_a_pipe(capsys):
     assert main(["plan", *WORDS, "--memory", "--fill", "--gradients", "float32"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one GPU, for a clip of 720x400x129 (37,125 tokens); 73.6 GB may be used"
     assert re.match(r"all the time: weights 25.* GB \+ gradients 51.* GB \+ optimizer", lines[1])
-    assert max(map(len, lines)) <= 80
-    rows = [line for line in lines if line.startswith("│")]
+    rows = [line for line in lines if re.match("(train|text|vae) on [0-9]+ GPU", line)]
     assert len(rows) == 8 + 2
-    assert re.search(r"│ train │ +1 │ +60 of 60 │ +14.5 GB of 368 GB │", rows[0])
+    assert max(map(len, rows)) <= 80
+    assert re.match(r"train on 1 GPU .* no +60 of 60 +14.5 GB of 368 GB", rows[0])
+    assert lines[-3].endswith("the allocator's reserve take")  # sentences are not cut
+    assert lines[-1].endswith("training fits on 1 GPU, and encoding on one")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +208,12 @@ def test_memory_has_no_page(tmp_path, capsys):
     error = refusal(capsys, "plan", *WORDS, "--memory", "--html", str(tmp_path / "x.html"))
     assert "--memory writes no page; leave out --html" in error
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--planner", "static_dp"), ("--steps", "8")])
+def test_memory_takes_no_option_of_plans(capsys, option: str, value: str):
+    error = refusal(capsys, "plan", *WORDS, "--memory", option, value)
+    assert f"--memory plans no steps; leave out {option}, or --memory" in error
 
 
 def test_clips_of_which_nothing_is_cached_are_encoded_in_their_own_step(capsys):

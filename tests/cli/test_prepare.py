@@ -1,8 +1,10 @@
 """`arachne prepare` as users run it, and `arachne train` after it."""
 
+import hashlib
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,20 @@ import pytest
 from arachne.cli.main import main
 from arachne.cli.preparing_display import Display
 from arachne.cli.run_dir import locked_run_dir, write_resolved
+from arachne.cli.run_ledger import written_ledger
+from arachne.core.errors import ConfigError, DataError
+from arachne.core.ledger import Ledger
+from arachne.core.strict_toml import load_toml
 from arachne.data.manifest import read_manifest
-from tests.trainer.tiny_runs import changed, make_clips, tiny_config, write_captions
+from arachne.data.process_identity import own_identity
+from arachne.trainer.config import RunConfig
+from tests.trainer.tiny_runs import (
+    changed,
+    make_clips,
+    tiny_config,
+    with_manifest,
+    write_captions,
+)
 
 NAMES = ["a.mp4", "b.mp4", "c.mp4", "d.mp4", "e.png", "f.png"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
@@ -33,11 +47,22 @@ def run_file(dataset, tmp_path) -> Path:
     return tmp_path / "run.toml"
 
 
+@pytest.fixture(autouse=True)
+def _one_core(monkeypatch):
+    """Files are inspected in this process."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+
 def printed_json(capfd, *words: str, code: int = 0) -> dict:
     assert main(["prepare", *words, "--json"]) == code
     captured = capfd.readouterr()
     assert captured.err == "", "no bar where nobody looks"
     return json.loads(captured.out)
+
+
+def ledger_of(run: Path | RunConfig) -> Ledger:
+    run_dir = run.parent / "run" if isinstance(run, Path) else Path(run.run.dir)
+    return read_manifest(run_dir / "ledger.parquet")
 
 
 def arrays_of(folder: Path) -> dict[str, bytes]:
@@ -134,6 +159,7 @@ def test_a_clip_that_is_too_slow_is_rejected_in_the_ledger_until_it_is_tried_aga
     outcome = printed_json(capfd, str(run_file), "--workers", "1", code=3)
     assert [row["clip"] for row in outcome["rejected"]] == ["a.mp4"]
     assert (outcome["made"], outcome["cached"]) == (13, 0)
+    assert all(row.stamp for row in ledger_of(run_file).rows), "so that it is not read each time"
     monkeypatch.undo()
     after = printed_json(capfd, str(run_file), "--workers", "1", code=3)
     assert (after["made"], after["cached"]) == (0, 11), "neither its latents nor its caption count"
@@ -152,6 +178,91 @@ def test_a_file_that_was_away_is_prepared_once_it_is_back(run_file, capfd):
     (run_file.parent / "away.mp4").rename(clip)
     outcome = printed_json(capfd, str(run_file), "--workers", "1")
     assert (outcome["made"], outcome["cached"], outcome["rejected"]) == (1, 12, [])
+
+
+def replace_file(path: Path, other: Path) -> None:
+    """Put another content at a path: of the same size and modification time, as far as can be."""
+    stat = path.stat()
+    content = other.read_bytes()
+    # An empty MP4 box at the end, or bytes after a picture's, change nothing of what is decoded.
+    padding = max(0, stat.st_size - len(content) - 8)
+    if stat.st_size >= len(content) + 8:
+        content += struct.pack(">I4s", 8 + padding, b"free") + bytes(padding)
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.distributed
+def test_a_file_that_was_replaced_by_another_of_its_name_size_and_time_is_taken_anew(
+    run_file, capfd
+):
+    clips = run_file.parent / "clips"
+    small, large = sorted((clips / name for name in NAMES[:4]), key=lambda p: p.stat().st_size)[::3]
+    assert printed_json(capfd, str(run_file), "--workers", "1")["made"] == 13
+    before = large.stat()
+    replace_file(large, small)
+    assert (large.stat().st_size, large.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+    estimate = printed_json(capfd, str(run_file), "--dry-run")
+    assert (estimate["replaced"], estimate["missing_latents"]) == ([large.name], 1)
+    outcome = printed_json(capfd, str(run_file), "--workers", "1")
+    assert (outcome["replaced"], outcome["made"]) == ([large.name], 1)
+    (row,) = [row for row in ledger_of(run_file).rows if row.clip.path == large.name]
+    assert row.content == hashlib.sha256(large.read_bytes()).hexdigest()
+    again = printed_json(capfd, str(run_file), "--workers", "1")
+    assert (again["replaced"], again["made"], again["cached"]) == ([], 0, 13)
+
+
+@pytest.mark.distributed
+def test_files_are_read_again_only_where_they_were_touched(run_file, capfd, monkeypatch):
+    from arachne.data import inspect
+
+    read: list[str] = []
+    look = inspect._inspect_file
+    monkeypatch.setattr(inspect, "_inspect_file", lambda job: read.append(job.path) or look(job))
+    assert printed_json(capfd, str(run_file), "--workers", "1")["made"] == 13
+    assert sorted(read) == NAMES
+    stamps = [row.stamp for row in ledger_of(run_file).rows]
+    assert all(stamps)
+    (run_file.parent / "clips" / "b.mp4").touch()
+    for expected in (["b.mp4"], []):
+        read.clear()
+        outcome = printed_json(capfd, str(run_file), "--workers", "1")
+        assert (outcome["made"], outcome["replaced"], read) == (0, [], expected)
+    changed = [a != row.stamp for a, row in zip(stamps, ledger_of(run_file).rows, strict=True)]
+    assert changed == [False, True, False, False, False, False]
+    table = run_file.parent / "clips" / "metadata.csv"
+    table.write_text(table.read_text().replace("this is e", "this is a sheet"))
+    outcome = printed_json(capfd, str(run_file), "--workers", "1")
+    assert (outcome["made"], outcome["replaced"], read) == (1, [], []), "the new caption"
+
+
+@pytest.mark.distributed
+def test_a_new_run_takes_files_as_they_are_and_one_with_checkpoints_keeps_its_clips(
+    run_file, capfd
+):
+    clips, cache = run_file.parent / "clips", run_file.parent / "cache"
+    assert printed_json(capfd, str(run_file), "--workers", "1")["made"] == 13
+    with (clips / "c.mp4").open("ab") as file:
+        file.write(struct.pack(">I4s", 8, b"free"))
+    assert main(["train", str(run_file), "--set", "checkpoint.every=3"]) == 0
+    assert len(arrays_of(cache)) == 14, "its latents"
+    assert main(["prepare", str(run_file), "--workers", "1"]) == 0
+    shutil.copy(clips / "b.mp4", clips / "a.mp4")
+    capfd.readouterr()
+    assert main(["prepare", str(run_file), "--workers", "1"]) == 2
+    assert (
+        "holds checkpoints of a run where 1 file had other content (a.mp4)"
+        in capfd.readouterr().err
+    )
+    assert main(["prepare", str(run_file), "--set", "data.fps=4"]) == 2
+    assert "of a run where data.fps is 8.0 and not 4.0; choose" in capfd.readouterr().err
+    words = ["--resume", "--set", "run.steps=4"]
+    assert main(["train", str(run_file), *words]) == 0
+    assert (
+        "since the run began the dataset has 1 file with other content ('a.mp4'); the run goes on "
+        "with the clips of its ledger; --rescan takes" in " ".join(capfd.readouterr().out.split())
+    )
 
 
 @pytest.mark.distributed
@@ -193,9 +304,104 @@ def test_what_cannot_work_is_one_line(run_file, capfd):
     assert "which no run of Arachne wrote" in capfd.readouterr().err
 
 
-def test_two_that_prepare_one_run_do_not_exclude_each_other(tmp_path):
-    with locked_run_dir(tmp_path, is_shared=True), locked_run_dir(tmp_path, is_shared=True):
+@pytest.fixture
+def config(run_file) -> RunConfig:
+    """Of the run, whose ledger is of one look in this process."""
+    config = load_toml(run_file, RunConfig)
+    write_resolved(config, Path(with_manifest(config).run.dir) / "run.resolved.toml")
+    return config
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """No bar."""
+
+
+def prepared_beside(config: RunConfig, other: RunConfig, **options: bool) -> None:
+    """One process prepares a run, and another one would like to."""
+    with (
+        written_ledger(config, quiet, is_again=False),
+        written_ledger(other, quiet, is_again=options.get("is_again", False)),
+    ):
         pass
+
+
+def test_two_that_prepare_one_run_by_the_same_settings_do_not_exclude_each_other(config):
+    prepared_beside(config, config)
+    prepared_beside(config, config, is_again=True)
+    prepared_beside(config, changed(config, "optimizer", lr=1.0))
+    prepared_beside(config, changed(config, "data", cache="elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "words"),
+    [
+        ("data", {"fps": 4.0}, "where data.fps is 8.0 and not 4.0; wait for it"),
+        ("data", {"held_out": 0.5}, "where data.held_out is 0.0 and not 0.5; wait for it"),
+        ("model", {"text_tokens": 5}, "where model.text_tokens is 4 and not 5; wait for it"),
+    ],
+)
+def test_who_prepares_a_run_by_other_settings_meanwhile_is_refused(config, section, values, words):
+    before = ledger_of(config)
+    with pytest.raises(ConfigError, match=r"another process prepares run\.dir") as refused:
+        prepared_beside(config, changed(config, section, **values))
+    assert words in str(refused.value)
+    assert ledger_of(config) == before
+
+
+def test_who_finds_other_clips_while_a_run_is_prepared_is_refused(config):
+    clips = Path(config.data.path)
+    with written_ledger(config, quiet, is_again=False):
+        shutil.copy(clips / "a.mp4", clips / "b.mp4")
+        words = r"where 1 file had other content \(b\.mp4\); wait"
+        with (
+            pytest.raises(ConfigError, match=words),
+            written_ledger(config, quiet, is_again=False),
+        ):
+            pass
+
+
+def test_a_damaged_ledger_is_refused_but_made_anew_if_all_is_inspected_again(config):
+    path = Path(config.run.dir) / "ledger.parquet"
+    before = ledger_of(config)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="delete it to have the dataset read again"):
+        prepared_beside(config, config)
+    with written_ledger(config, quiet, is_again=True):
+        assert ledger_of(config) == before
+
+
+@pytest.mark.parametrize("verb", ["prepare", "train"])
+def test_that_no_clip_is_usable_is_said_before_a_model_is_loaded(
+    run_file, capfd, monkeypatch, verb
+):
+    from arachne.cli import preparing
+    from arachne.trainer import session
+
+    for name in NAMES:
+        (run_file.parent / "clips" / name).write_bytes(b"nothing")
+    for module in (preparing, session):
+        monkeypatch.setattr(module, "run_video_encoder", None)
+        monkeypatch.setattr(module, "run_text_encoder", None)
+    assert main([verb, str(run_file)]) == 2
+    assert "none of the 6 clips in" in capfd.readouterr().err
+
+
+@pytest.mark.distributed
+def test_claims_of_processes_that_were_ended_do_not_stay_when_nothing_is_left_to_do(
+    run_file, capfd
+):
+    assert printed_json(capfd, str(run_file), "--workers", "1")["made"] == 13
+    claims = run_file.parent / "cache" / "claims"
+    assert list(claims.iterdir()) == []
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        number = process.pid
+    (claims / "ended").write_text(" ".join([*own_identity().split(" ")[:-2], str(number), "1"]))
+    (claims / "elsewhere-long-ago").write_text("another-boot pid:[1] 1 1")
+    os.utime(claims / "elsewhere-long-ago", (1e9, 1e9))
+    (claims / "elsewhere").write_text("another-boot pid:[1] 1 1")
+    (claims / "own").write_text(own_identity())
+    assert printed_json(capfd, str(run_file), "--workers", "1")["made"] == 0
+    assert sorted(path.name for path in claims.iterdir()) == ["elsewhere", "own"]
 
 
 def test_a_terminal_shows_rate_and_time_left(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,14 @@ def test_the_page_and_the_perfetto_trace_are_written_and_named(run_dir, capsys):
     out = capsys.readouterr().out
     assert f"report: {run_dir / 'report.html'}" in out
     assert "3 steps on 4 ranks, planner arachne" in out
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_of_the_name_of_a_trace_keeps_nobody_waiting(run_dir):
+    os.mkfifo(run_dir / "traces" / "rank-00009.jsonl")
+    arguments = parsed(str(run_dir))
+    with pytest.raises(DataError, match=r"rank-00009\.jsonl' is no file; move it away"):
+        arguments.run(arguments)
 
 
 def test_the_page_goes_where_output_says(run_dir, tmp_path, capsys):

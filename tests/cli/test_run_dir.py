@@ -1,5 +1,6 @@
 """A run's folder: fresh, used, resumed, or somebody else's."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,16 @@ import numpy as np
 import pytest
 
 from arachne.cli.run_dir import opened_run_dir
-from arachne.core.errors import CheckpointError, ConfigError
+from arachne.core.errors import CheckpointError, ConfigError, DataError
+from arachne.core.ledger import Ledger
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
-from arachne.reporting.run_files import METRICS, RESOLVED_CONFIG, SAMPLES
-from arachne.trainer.checkpoint import commit, write_shard
+from arachne.data.manifest import read_manifest, write_manifest
+from arachne.reporting.run_files import DISPLAY, MANIFEST, METRICS, RESOLVED_CONFIG, SAMPLES
+from arachne.trainer.checkpoint import commit, forget_partial, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState, checkpoints_dir
 from arachne.trainer.config import RunConfig
+from arachne.trainer.kept_ledger import KEPT
 from arachne.trainer.settings.batch import BatchSettings
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.settings.model import ModelSettings
@@ -66,12 +70,76 @@ def test_what_a_run_without_checkpoints_wrote_makes_room_for_a_new_one(config):
     run_dir = Path(config.run.dir)
     open_run_dir(config, resume=False)
     (run_dir / METRICS).write_text("{}")
+    (run_dir / DISPLAY).write_text("step 1")
     (run_dir / SAMPLES).mkdir()
     (run_dir / "notes.txt").write_text("mine")
 
     open_run_dir(config, resume=False)
     left = sorted(path.name for path in run_dir.iterdir())
     assert left == [".lock", "notes.txt", RESOLVED_CONFIG]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", [RESOLVED_CONFIG, METRICS, DISPLAY, ".torchrun", "report.html"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_pipe_of_the_name_of_a_run_s_file_keeps_nobody_waiting(config, name, resume):
+    write_checkpoint(config, 3)
+    os.mkfifo(Path(config.run.dir) / name)
+    with pytest.raises(DataError, match=rf"{name}' is no file; move it away"):
+        open_run_dir(config, resume=resume)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_checkpoints_that_are_no_folder_are_refused(config, resume):
+    open_run_dir(config, resume=False)
+    checkpoints_dir(Path(config.run.dir)).write_text("")
+    with pytest.raises(ConfigError, match="checkpoints' is no folder, so that no checkpoint can"):
+        open_run_dir(config, resume=resume)
+
+
+def test_a_copy_of_a_ledger_that_cannot_be_read_replaces_nothing(config):
+    open_run_dir(config, resume=False)
+    run_dir = Path(config.run.dir)
+    write_manifest(Ledger(rows=()), run_dir / MANIFEST)
+    (run_dir / KEPT).write_text("junk")
+    write_checkpoint(config, 3)
+    open_run_dir(config, resume=True)
+    assert read_manifest(run_dir / MANIFEST) == Ledger(rows=())
+    assert not (run_dir / KEPT).exists()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", ["samples/a.png", "samples/step-000002/sheet.png", KEPT, ".lock"])
+def test_a_pipe_of_the_name_of_a_picture_or_a_copy_keeps_nobody_waiting(config, name):
+    write_checkpoint(config, 3)
+    path = Path(config.run.dir) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=rf"{name}' is no file; move it away"):
+        open_run_dir(config, resume=True)
+
+
+def test_a_link_to_nothing_is_no_file(config):
+    write_checkpoint(config, 3)
+    (Path(config.run.dir) / METRICS).symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"metrics\.jsonl' is no file; move it away"):
+        open_run_dir(config, resume=True)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_where_a_checkpoint_is_to_be_written_is_deleted(config):
+    write_checkpoint(config, 3)
+    partial = checkpoints_dir(Path(config.run.dir)) / "step-000004.partial"
+    os.mkfifo(partial)
+    forget_partial(Path(config.run.dir), 4)
+    assert not partial.exists()
+
+
+def test_a_file_of_the_name_of_a_run_s_folder_is_refused(config):
+    write_checkpoint(config, 3)
+    (Path(config.run.dir) / SAMPLES).write_text("")
+    with pytest.raises(DataError, match="samples' is no folder; move it away"):
+        open_run_dir(config, resume=True)
 
 
 def test_a_folder_that_is_not_a_runs_loses_nothing(config):

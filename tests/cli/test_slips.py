@@ -31,6 +31,11 @@ def run_file(tmp_path):
         ('data.cache=" "', "data.cache is ' '; name a folder"),
         ('data.path=""', "data.path is ''; name a folder"),
         ('run.dir="a\\u0000b"', "name a folder"),
+        ("run.dir=s3://bucket/run", "run.dir is 's3://bucket/run', an address, to which nothing"),
+        ("run.dir=s3:/bucket/run", "run.dir is 's3:/bucket/run', an address"),
+        ("run.dir=zip::gs://b/x.zip", "an address, to which nothing is written; name a path"),
+        ("run.dir=file:///tmp/run", "run.dir is 'file:///tmp/run', an address"),
+        ("data.cache=hf://datasets/x", "data.cache is 'hf://datasets/x', an address"),
         ("objective.weighting=tokens", "choose 'clip' or 'token'"),
         ("model.dtype=float16", "choose 'float32', 'bfloat16' or 'float64'"),
         ("run.steps=5\nseed=3", "--set takes one setting"),
@@ -60,12 +65,21 @@ def test_a_slip_is_one_line(run_file, override, said, capsys):
         (["train", "--set", "run.ranks=100000"], "run.ranks is 100,000; it must be at most "),
         (["profile", "--ranks", "-1"], "--ranks is -1; it must be at least 1"),
         (["profile", "--output", "a.txt"], "--output 'a.txt' does not end in .toml; name it so"),
-        (["profile", "--output", "none/a.toml"], "--output: there is no folder 'none'; make it"),
+        (
+            ["profile", "--output", "none/a.toml"],
+            "cannot write 'none/a.toml': there is no folder 'none'; choose another",
+        ),
+        (
+            ["profile", "--output", "folder.toml"],
+            "cannot write 'folder.toml': it is a folder; name",
+        ),
     ],
 )
 def test_counts_and_files_that_cannot_work_are_refused_before_any_work(
-    run_file, words, said, capsys
+    run_file, words, said, capsys, tmp_path, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.toml").mkdir()
     verb, *options = words
     assert main([verb, str(run_file), *options]) == 2
     error = capsys.readouterr().err
@@ -89,3 +103,31 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path):
         pass
     with opened_run_dir(config, resume=False):
         pass
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "clips", "--html", "s3://b/page.html"],
+        ["plan", "run.toml", "--html", "s3://b/page.html"],
+        ["compare", "run.toml", "--html", "s3://b/page.html"],
+        ["profile", "run.toml", "--output", "s3://b/machine.toml"],
+        ["sample", "run", "--prompt", "x", "--output", "s3://b/x.mp4"],
+        ["sample", "s3://b/run", "--prompt", "x"],
+        ["export", "run", "s3://b/weights", "--to", "diffusers"],
+        ["report", "run", "--output", "s3://b/report.html"],
+        ["report", "s3://b/run"],
+        ["checkpoints", "s3://b/run"],
+        ["doctor", "--folder", "s3://b/run"],
+        ["demo", "--dir", "s3://b/run"],
+    ],
+)
+def test_nothing_is_written_to_an_address(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"it is {next(word for word in words if '://' in word)!r}, an address, to" in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "least of all into a folder called s3:"

@@ -40,6 +40,12 @@ def test_what_a_full_output_does_not_take_goes_to_a_file(tmp_path, monkeypatch, 
     assert capsys.readouterr().err == f"arachne: {why} in {path}\n", "once"
 
 
+def test_names_from_files_move_no_cursor(tmp_path, capsys):
+    with TrainingDisplay(config_in(tmp_path), is_shown=True) as display:
+        display.say("torch was 9.\x1b[2J\n, is 2")
+    assert capsys.readouterr().out == "torch was 9.\\x1b[2J\\n, is 2\n"
+
+
 def test_without_a_folder_for_the_file_the_run_goes_on_unseen(tmp_path, monkeypatch, capsys):
     config = config_in(tmp_path)
     with full_output(monkeypatch), TrainingDisplay(config, is_shown=True) as display:

@@ -140,11 +140,13 @@ def test_a_missing_wandb_is_said_before_anything_starts(run_file, capfd, monkeyp
 
 def test_a_line_holds_all_figures_and_a_bar_those_that_fit_80_columns():
     assert figures_text(ROW, is_short=False) == (
-        "loss 0.5123  norm 1.500  2.00 s  12,346 tokens/s  4 clips/s  MFU 1.2%  idle 12%  "
-        "data wait 25%  2.5 GB  launch times off by 50%  1 min 30 s left"
+        "loss 0.5123  norm 1.500  2.00 s  12,346 tokens/s  4 clips/s  MFU 1.2 %  idle 12 %  "
+        "data wait 25 %  2.5 GB  launch times off by 50 %  1 min 30 s left"
     )
     short = figures_text(ROW, is_short=True)
-    assert short == ("loss 0.5123  norm 1.500  2.00 s  12,346 tokens/s  MFU 1.2%  idle 12%  2.5 GB")
+    assert short == (
+        "loss 0.5123  norm 1.500  2.00 s  12,346 tokens/s  MFU 1.2 %  idle 12 %  2.5 GB"
+    )
     assert len(short) <= 80
 
 
@@ -169,7 +171,7 @@ def test_a_terminal_shows_a_bar_with_the_figures_beneath(tmp_path, monkeypatch):
     text = shown.getvalue()
     assert "training" in text
     assert "6/8" in text
-    assert "idle 12%" in text[text.index("loss 0.2500") :], "that of the newest traced step"
+    assert "idle 12 %" in text[text.index("loss 0.2500") :], "that of the newest traced step"
     assert "12,346 tokens/s" in text
     assert "(from the least noise to the most: 1.0000, 2.0000)" in text
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arachne.core.blocks import allowed_degrees, blocks, ladders, laminar, plan_blocks
+from arachne.core.blocks import (
+    allowed_degrees,
+    blocks,
+    ladders,
+    laminar,
+    laminar_families,
+    plan_blocks,
+)
 from arachne.core.errors import ConfigError
 
 worlds = st.integers(1, 64)
@@ -102,7 +109,7 @@ def test_plans_may_use_few_blocks_and_all_that_lie_side_by_side(num_gpus: int, l
     found = plan_blocks(num_gpus, degrees)
 
     assert tuple(found) == degrees
-    assert sum(map(len, found.values())) < 4 * num_gpus
+    assert sum(map(len, found.values())) < 5 * num_gpus
     for degree, of_degree in found.items():
         assert set(blocks(num_gpus, degree)) <= set(of_degree)
         assert list(of_degree) == sorted(set(of_degree))
@@ -120,6 +127,44 @@ def test_blocks_start_between_groups_that_share_out_parameters():
 
     for of_degree in plan_blocks(24, degrees).values():
         assert all(block[0] % 3 == 0 for block in of_degree)
+
+
+def test_small_odd_worlds_are_filled_from_both_ends():
+    assert [block[0] for block in plan_blocks(7, (1, 2, 3))[2]] == [0, 1, 2, 3, 4, 5]
+    assert (12, 13, 14, 15, 16, 17, 18, 19) in plan_blocks(20, (4, 8))[8]
+    assert plan_blocks(8, (1, 2))[2] == blocks(8, 2)
+    assert plan_blocks(63, (1, 2))[2] == blocks(63, 2)
+    assert [block[0] for block in plan_blocks(15, (3, 6))[6]] == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("num_gpus", range(1, 9))
+def test_laminar_families_are_all_that_no_block_can_be_added_to(num_gpus: int):
+    degrees = allowed_degrees(num_gpus, num_gpus)
+    by_degree = plan_blocks(num_gpus, degrees)
+    every = {block for of_degree in by_degree.values() for block in of_degree}
+
+    def cross(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        shared = set(one) & set(other)
+        return bool(shared) and shared not in (set(one), set(other))
+
+    found = laminar_families(by_degree, 1000)
+
+    assert len(found) == len({frozenset(family) for family in found})
+    for family in found:
+        kept = set(family)
+        assert all({other for other in kept if cross(block, other)} == set() for block in kept)
+        assert all(any(cross(block, other) for other in kept) for block in every - kept)
+    crossing = sorted(block for block in every if any(cross(block, other) for other in every))
+    rest = every - set(crossing)
+    known = {frozenset(family) for family in found}
+    for chosen in range(2 ** min(len(crossing), 12)):
+        part = {block for index, block in enumerate(crossing) if chosen >> index & 1}
+        is_laminar = not any(cross(one, other) for one in part for other in part)
+        others = set(crossing) - part
+        if is_laminar and all(any(cross(block, one) for one in part) for block in others):
+            assert frozenset(part | rest) in known
+    assert laminar_families(by_degree, len(found)) == found
+    assert laminar_families(by_degree, len(found) - 1) == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 15), st.integers(1, 16)), max_size=30))

@@ -30,6 +30,8 @@ def test_a_bucket_is_printed_width_height_frames():
         "832x480",
         "832x480x81x2",
         "832×480×81",
+        "８３２x480x81",
+        "832x480x٨١",
         "-1x2x3",
         "8.5x2x3",
         "axbxc",

@@ -90,6 +90,18 @@ def test_a_text_as_it_is_written_is_not_searched_for_unknown_keys(monkeypatch):
     assert len(searched) == 1, "somebody else wrote it"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"width": 16, "height": 32, "width": 16, "frames": 5}',
+        '{"frames": 5, "width": 16, "height": 32, "\\u0077idth": 32}',
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(text):
+    with pytest.raises(DataError, match=r"^x cannot be read: key 'width' is there twice; leave"):
+        from_json(text, Bucket, what="x")
+
+
 def test_half_a_character_is_a_data_error_on_both_ways():
     with pytest.raises(DataError, match="half a character"):
         to_json({"caption": "cut \ud83d"})

@@ -1,7 +1,10 @@
 import struct
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,9 +12,10 @@ from PIL import Image
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
-from arachne.data import decode, video_source
+from arachne.data import decode, probe, video_source
 from arachne.data.decode import decode_clip
 from arachne.data.frame_size import scaled_size
+from arachne.data.timed_frame import TimedFrame
 from tests.data.media import (
     Look,
     frame_numbers,
@@ -81,15 +85,55 @@ def test_decoding_starts_at_the_keyframe_before_the_span_and_stops_after_it(
     decoded: list[float] = []
     original = video_source._timed
 
-    def spy(*arguments: object) -> object:
-        frame = original(*arguments)
-        decoded.append(frame.time_s)
-        return frame
+    def spy(*arguments: Any) -> Iterator[TimedFrame]:
+        for frame in original(*arguments):
+            decoded.append(frame.time_s)
+            yield frame
 
     monkeypatch.setattr(video_source, "_timed", spy)
     decode_clip(path, TimeSpan(start_s=3.2, end_s=5.9), SMALL, 16.0)
     assert len(decoded) <= 8 + 17 + 2
     assert min(decoded) > 2.0
+
+
+def test_of_a_whole_video_no_frame_is_decoded_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 20)
+    expected = decode_clip(path, TimeSpan(start_s=0.0, end_s=9.0), SMALL, 16.0)
+    path.touch()  # what is known of it counts no more
+    monkeypatch.setattr(probe, "scan_video", None)
+    assert np.array_equal(decode_clip(path, None, SMALL, 16.0), expected)
+
+
+def test_a_part_whose_frames_are_larger_than_the_files_first_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "grows.webm"
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libvpx", rate=16)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        larger: Any = av.CodecContext.create("libvpx", "w")
+        larger.width, larger.height, larger.pix_fmt = 96, 80, "yuv420p"
+        larger.time_base, larger.framerate = Fraction(1, 16), Fraction(16)
+        for index, encoder in enumerate((stream, larger)):
+            for value in range(32):
+                frame = _grey(value, encoder.width, encoder.height)
+                frame.pts, frame.time_base = 32 * index + value, Fraction(1, 16)
+                _mux(container, stream, encoder.encode(frame))
+            _mux(container, stream, encoder.encode())
+    for span, frames in ((None, 61), (TimeSpan(start_s=2.5, end_s=3.9), 17)):
+        with pytest.raises(DataError, match="its frames change from 64x48 to 96x80"):
+            decode_clip(path, span, Bucket(width=64, height=48, frames=frames), 16.0)
+
+
+def _mux(container: Any, stream: Any, packets: list[Any]) -> None:
+    for packet in packets:
+        packet.stream = stream
+        container.mux(packet)
+
+
+def _grey(value: int, width: int, height: int) -> av.VideoFrame:
+    pixels = np.full((height, width, 3), 4 * value, np.uint8)
+    return av.VideoFrame.from_ndarray(pixels, format="rgb24")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def ledger_rows(draw: st.DrawFn) -> LedgerRow:
         content=draw(TEXT),
         num_frames=draw(st.integers(0, 2**20)),
         is_decoded=draw(st.booleans()),
+        stamp=draw(TEXT),
     )
 
 
@@ -52,7 +53,9 @@ def ledger_rows(draw: st.DrawFn) -> LedgerRow:
 def test_a_ledger_comes_back_as_it_was(tmp_path: Path, rows: list[LedgerRow]) -> None:
     ledger = Ledger(rows=tuple(rows))
     write_manifest(ledger, tmp_path / "manifest.parquet")
-    assert read_manifest(tmp_path / "manifest.parquet") == ledger
+    again = read_manifest(tmp_path / "manifest.parquet")
+    assert again == ledger
+    assert [row.stamp for row in again.rows] == [row.stamp for row in rows], "are not compared"
 
 
 def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path) -> None:
@@ -74,8 +77,8 @@ def test_half_a_character_is_one_line(tmp_path: Path) -> None:
 def test_another_table_is_no_manifest(tmp_path: Path) -> None:
     table = pa.table({"path": ["a"]})
     for version, message in (
-        (None, "it is of version none; 2 and 3 are read"),
-        ("4", "it is of version 4; 2 and 3 are read"),
+        (None, "it is of version none; 2, 3 and 4 are read"),
+        ("5", "it is of version 5; 2, 3 and 4 are read"),
         ("3", "it has other columns"),
     ):
         named = table.replace_schema_metadata({"arachne_manifest": version} if version else None)
@@ -84,17 +87,25 @@ def test_another_table_is_no_manifest(tmp_path: Path) -> None:
             read_manifest(tmp_path / "a.parquet")
 
 
+@pytest.mark.parametrize(
+    ("version", "unknown"),
+    [
+        ("3", {"stamp": ""}),
+        ("2", {"num_frames": 0, "is_decoded": False, "stamp": ""}),
+    ],
+)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(ledger_rows(), max_size=5))
-def test_a_manifest_of_version_2_is_read_as_one_without_counts(
-    tmp_path: Path, rows: list[LedgerRow]
+def test_a_manifest_of_an_earlier_version_is_read_without_what_it_does_not_say(
+    tmp_path: Path, version: str, unknown: dict[str, object], rows: list[LedgerRow]
 ) -> None:
     path = tmp_path / "manifest.parquet"
     write_manifest(Ledger(rows=tuple(rows)), path)
-    table = pq.read_table(path).drop_columns(["num_frames", "is_decoded"])
-    pq.write_table(table.replace_schema_metadata({"arachne_manifest": "2"}), path)
-    uncounted = tuple(replace(row, num_frames=0, is_decoded=False) for row in rows)
-    assert read_manifest(path) == Ledger(rows=uncounted)
+    table = pq.read_table(path).drop_columns(list(unknown))
+    pq.write_table(table.replace_schema_metadata({"arachne_manifest": version}), path)
+    again = read_manifest(path)
+    assert again == Ledger(rows=tuple(replace(row, **unknown) for row in rows))
+    assert {row.stamp for row in again.rows} <= {""}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,7 @@ from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger
-from arachne.data import parquet_cells
+from arachne.data import columnar_table, parquet_cells
 from arachne.data.arrow_cells import arrow_cell
 from arachne.data.decode import decode_clip
 from arachne.data.file_identity import content_of
@@ -360,54 +358,16 @@ def _inspect_cell(root: Path) -> None:
     source_media(root, "x.parquet/0/video")
 
 
-class _Ending:
-    """A footer of which pyarrow ends the process, as it does of some damaged ones."""
-
-    num_row_groups = 1
-
-    def row_group(self, _: int) -> None:
-        os.write(2, b"terminate called")
-        os.abort()
-
-
-def test_a_footer_that_ends_the_process_that_looks_at_it_is_one_line(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(DataError, match=r"x\.parquet cannot be read as Parquet: its footer"):
-        parquet_cells.check_footer(_Ending(), "x.parquet")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_look_at_a_footer_that_never_ends_is_ended_and_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = tmp_path / "looked"
-
-    def stuck_at_first(metadata: Any) -> None:
-        is_first = not looked.exists()
-        looked.touch()
-        if is_first:
-            time.sleep(60.0)  # as one that waits for a lock of a thread that it does not have
-        os._exit(0)
-
-    monkeypatch.setattr(parquet_cells, "_LOOK_S", 0.5)
-    monkeypatch.setattr(parquet_cells, "_look_at", stuck_at_first)
-    parquet_cells.check_footer(None, "x.parquet")
-
-    monkeypatch.setattr(parquet_cells, "_look_at", lambda _: time.sleep(60.0))
-    with pytest.raises(DataError, match=r"4 processes in a row did not look at its footer within"):
-        parquet_cells.check_footer(None, "x.parquet")
-
-
 @pytest.mark.parametrize("use", [lambda root: read_clips(root, "empty"), _inspect_cell])
 def test_a_footer_is_looked_at_before_it_is_used(
     tmp_path: Path, video: Path, photo: bytes, monkeypatch: pytest.MonkeyPatch, use: Any
 ) -> None:
     pq.write_table(_rows(video, photo), tmp_path / "x.parquet")
 
-    def damaged(metadata: Any, name: str) -> None:
+    def damaged(path: Path, name: str) -> None:
         raise DataError(f"{name} is damaged")
 
+    monkeypatch.setattr(columnar_table, "check_footer", damaged)
     monkeypatch.setattr(parquet_cells, "check_footer", damaged)
     with pytest.raises(DataError, match=r"x\.parquet is damaged"):
         use(tmp_path)

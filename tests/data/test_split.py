@@ -5,7 +5,7 @@ import pytest
 from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip, TimeSpan
 from arachne.core.ledger import LedgerRow
-from arachne.data.split import held_out
+from arachne.data.split import first_by_content, held_out
 
 
 def row_of(number: int, **clip_changes) -> LedgerRow:
@@ -42,6 +42,17 @@ def test_a_clip_stays_where_it_is_when_others_come_or_it_is_renamed():
         assert held_out(renamed, 0.5) == held_out(row, 0.5)
 
 
-def test_spans_of_one_file_are_split_one_by_one():
-    spans = [row_of(0, span=TimeSpan(start_s=float(s), end_s=s + 1.0)) for s in range(100)]
-    assert 20 < sum(held_out(row, 0.5) for row in spans) < 80
+def test_all_spans_of_one_file_are_on_one_side():
+    # They may overlap: frames of a held-out one would be trained in another.
+    for number in range(50):
+        spans = [TimeSpan(start_s=float(s), end_s=s + 1.5) for s in range(20)]
+        rows = [row_of(number), *(row_of(number, span=span) for span in spans)]
+        assert len({held_out(row, 0.5) for row in rows}) == 1
+
+
+def test_a_few_clips_are_chosen_from_all_over_a_file_not_from_its_start():
+    rows = [row_of(0, span=TimeSpan(start_s=float(s), end_s=s + 1.0)) for s in range(100)]
+    chosen = [rows.index(row) for row in first_by_content(rows, 10)]
+    assert len(chosen) == 10
+    assert chosen == sorted(chosen)
+    assert max(chosen) > 50

@@ -147,8 +147,10 @@ class HunyuanVideo(DiffusersClass):
     def options(self, shape):
         axis = shape.head_size // 8 * 2
         return {
-            "in_channels": shape.latent_channels,
+            "in_channels": shape.input_channels,
             "out_channels": shape.latent_channels,
+            "image_condition_type": "latent_concat" if shape.condition_channels else None,
+            "guidance_embeds": not shape.condition_channels,
             "num_attention_heads": shape.num_heads,
             "attention_head_dim": shape.head_size,
             "num_layers": shape.num_layers,
@@ -162,12 +164,12 @@ class HunyuanVideo(DiffusersClass):
 
     def inputs(self, shape, grid, clips):
         return {
-            "hidden_states": empty(clips, shape.latent_channels, *grid),
+            "hidden_states": empty(clips, shape.input_channels, *grid),
             "timestep": empty(clips),
             "encoder_hidden_states": empty(clips, shape.text_tokens, shape.text_size),
             "encoder_attention_mask": empty(clips, shape.text_tokens),
             "pooled_projections": empty(clips, shape.pooled_text_size),
-            "guidance": empty(clips),
+            "guidance": None if shape.condition_channels else empty(clips),
         }
 
 

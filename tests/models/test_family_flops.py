@@ -49,8 +49,10 @@ def with_first_frame(shape: ModelShape, *, has_image: bool) -> ModelShape:
 
 
 ODD = {f"odd {name}": odd_shape(name) for name in FAMILIES} | {
-    "odd cogvideox15, image to video": with_first_frame(odd_shape("cogvideox15"), has_image=False),
-    "odd wan, image to video": with_first_frame(odd_shape("wan"), has_image=False),
+    **{
+        f"odd {name}, image to video": with_first_frame(odd_shape(name), has_image=False)
+        for name in ("wan", "cogvideox", "cogvideox15", "hunyuan_video")
+    },
     "odd wan, with an image encoder": with_first_frame(odd_shape("wan"), has_image=True),
     "odd wan_5b, first frame kept": replace(odd_shape("wan_5b"), keeps_first_frame=True),
     "odd ltx, first frame kept": replace(odd_shape("ltx"), keeps_first_frame=True),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError
 from arachne.core.families import FAMILIES, WAN, family_named
 from arachne.models.diffusers_module import diffusers_class, load_transformer
@@ -107,6 +108,41 @@ COGVIDEOX15_T2V = {
 }
 """`transformer/config.json` of CogVideoX1.5-5B."""
 
+COGVIDEOX_I2V = {
+    name: value
+    for name, value in COGVIDEOX15_T2V.items()
+    if name not in ("patch_bias", "patch_size_t")
+} | {
+    "in_channels": 32,
+    "sample_frames": 49,
+    "sample_height": 60,
+    "sample_width": 90,
+    "use_learned_positional_embeddings": True,
+}
+"""`transformer/config.json` of CogVideoX-5B-I2V."""
+
+HUNYUAN_VIDEO_I2V = {
+    "_class_name": "HunyuanVideoTransformer3DModel",
+    "in_channels": 33,
+    "out_channels": 16,
+    "num_attention_heads": 24,
+    "attention_head_dim": 128,
+    "num_layers": 20,
+    "num_single_layers": 40,
+    "num_refiner_layers": 2,
+    "mlp_ratio": 4.0,
+    "patch_size": 2,
+    "patch_size_t": 1,
+    "qk_norm": "rms_norm",
+    "guidance_embeds": False,
+    "text_embed_dim": 4096,
+    "pooled_projection_dim": 768,
+    "rope_theta": 256.0,
+    "rope_axes_dim": (16, 56, 56),
+    "image_condition_type": "latent_concat",
+}
+"""`HYVideo-T/2-I2V-33ch` in diffusers' `convert_hunyuan_video_to_diffusers.py`."""
+
 HUNYUAN_VIDEO15_T2V = {
     "_class_name": "HunyuanVideo15Transformer3DModel",
     "in_channels": 65,
@@ -134,6 +170,15 @@ HUNYUAN_VIDEO15_T2V = {
 @pytest.mark.parametrize(
     ("family", "config", "conditions"),
     [
+        (
+            "cogvideox",
+            COGVIDEOX_I2V,
+            {
+                "condition_channels": 16,
+                "only_bucket": Bucket(width=720, height=480, frames=49),
+            },
+        ),
+        ("hunyuan_video", HUNYUAN_VIDEO_I2V, {"condition_channels": 17}),
         ("cogvideox15", COGVIDEOX15_T2V, {}),
         (
             "cogvideox15",  # CogVideoX1.5-5B-I2V differs in these two

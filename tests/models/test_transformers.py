@@ -207,6 +207,8 @@ def test_sizes_that_a_class_cannot_have_are_refused():
         ("cogvideox_2b", {"head_size": 8, "ffn_size": 96}, "sines and cosines .* multiple of 16"),
         ("cogvideox15", {"head_size": 24, "ffn_size": 288}, "multiple of 16"),
         ("cogvideox15", {"condition_channels": 3}, "takes 3 channels beside its 4 latent ones"),
+        ("cogvideox_2b", {"condition_channels": 4}, "family 'cogvideox_2b' has 0 there"),
+        ("hunyuan_video", {"condition_channels": 4}, "family 'hunyuan_video' has 0 or 5 there"),
         ("hunyuan_video", {"pooled_text_size": 0}, "name a model.preset: hunyuanvideo-13b"),
         ("hunyuan_video", {"head_size": 4}, "at least 6"),
         ("hunyuan_video15", {"head_size": 4}, "at least 6"),

@@ -72,17 +72,36 @@ def test_smaller_clips_and_more_gpus_are_told_only_where_they_can_help(memory_gb
 
 def test_only_settings_that_hold_a_launch_back_are_named():
     little = with_memory(95e9)
-    few = replace(problem_with(little), degrees=(1, 2, 4, 8))
-    assert message(few).endswith(f"; or raise planner.max_degree, {ADVICE}")
-
-    # Without rings no degree may pass the 24 heads, whatever planner.max_degree says.
-    costs = replace(little, options=CostOptions(needs_heads=True))
-    by_heads = replace(few, num_gpus=32, costs=costs, degrees=(1, 2, 3, 4, 6, 8, 12, 16, 24))
-    assert message(by_heads).endswith(f"; {ADVICE}")
+    for memory_bytes, raising in ((125e9, "raise planner.max_degree, "), (95e9, "")):
+        few = replace(problem_with(with_memory(memory_bytes)), degrees=(1, 2, 4, 8))
+        text = str(does_not_fit(few, cascade_of(BATCH.clips, [0]), tuple(range(8))))
+        assert text.endswith(f"; or {raising}{ADVICE}")
 
     stack = cascade_of(BATCH.clips * 2, [0, 1])
     text = str(does_not_fit(problem_with(little), stack, tuple(range(16))))
     assert text.endswith("; or lower planner.stack_tokens, " + ADVICE.removeprefix("lower "))
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "memory_gb", "advice"),
+    [
+        (8, 101.0, "use more GPUs or GPUs with more memory"),  # which share out tokens too
+        (8, 97.0, "set planner.ring=auto and use more GPUs, or use GPUs with more memory"),
+        (24, 88.0, "set planner.ring=auto and use more GPUs, or use GPUs with more memory"),
+        (32, 88.0, "set planner.ring=auto, or use GPUs with more memory"),
+        (32, 101.0, "set planner.ring=auto, or use more GPUs or GPUs with more memory"),
+    ],
+)
+def test_without_a_ring_more_gpus_than_heads_share_out_the_optimizer_only(
+    num_gpus, memory_gb, advice
+):
+    little = with_memory(1e9 * memory_gb)
+    cluster = replace(load_cluster(f"h100x{num_gpus}"), device=little.cluster.device)
+    costs = replace(little, cluster=cluster, options=CostOptions(needs_heads=True))
+    degrees = tuple(degree for degree in (1, 2, 3, 4, 6, 8, 12, 16, 24) if degree <= num_gpus)
+    problem = replace(problem_with(costs), num_gpus=num_gpus, degrees=degrees)
+    text = str(does_not_fit(problem, cascade_of(BATCH.clips, [0]), tuple(range(degrees[-1]))))
+    assert text.endswith(f"lower data.resolution or data.frame_buckets, or {advice}")
 
 
 def test_what_bounds_the_shapes_is_named_as_the_problem_says():

@@ -70,7 +70,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
 
 def test_a_server_that_cannot_be_reached_is_one_line(calls, tmp_path: Path, monkeypatch):
     def refuse(**options: Any) -> Any:
-        raise RuntimeError("no API key")
+        raise RuntimeError("no API key.")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
     with pytest.raises(ConfigError, match=r"cannot be used: no API key; run wandb login, or set"):

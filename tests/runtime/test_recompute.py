@@ -107,5 +107,5 @@ def test_a_block_meets_the_others_again_even_after_all_it_has_to_keep():
 def test_a_model_that_drops_inputs_at_random_is_refused():
     model = tiny_wan()
     model.module.blocks[1].ffn.net[1].p = 0.1
-    with pytest.raises(ConfigError, match=r"'blocks.1.ffn.net.1' drops 10% of its inputs"):
+    with pytest.raises(ConfigError, match=r"'blocks.1.ffn.net.1' drops 10 % of its inputs"):
         install(model.module, model.layout)

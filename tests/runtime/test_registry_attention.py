@@ -120,5 +120,5 @@ def test_a_backend_with_other_results_is_refused(monkeypatch):
     monkeypatch.setitem(
         registry._AttentionBackendRegistry._supported_arg_names, MATH, {"query", "key", "value"}
     )
-    with pytest.raises(ConfigError, match=r"results are [0-9]+% off torch's"):
+    with pytest.raises(ConfigError, match=r"results are [0-9]+ % off torch's"):
         prefer_kernel("diffusers:_native_math", CPU)

@@ -62,7 +62,7 @@ def cogvideox_loss(
         seen,
         text,
         timesteps.double(),
-        ofs=None if first is None else torch.tensor([2.0], dtype=text.dtype),
+        ofs=torch.tensor([2.0], dtype=text.dtype) if module.config.ofs_embed_dim else None,
         image_rotary_emb=cogvideox_rotary(module, *noisy.shape) if has_rotary else None,
         return_dict=False,
     )[0]
@@ -86,9 +86,20 @@ def wan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor
     return module(noisy, timestep, text, return_dict=False)[0]
 
 
-def hunyuan(module: Any, noisy: Tensor, timestep: Tensor, text: Tensor, mask: Tensor) -> Tensor:
+def hunyuan(
+    module: Any,
+    noisy: Tensor,
+    timestep: Tensor,
+    text: Tensor,
+    mask: Tensor,
+    first: Tensor | None = None,
+) -> Tensor:
     pooled, words = text[:, 0, : module.config.pooled_projection_dim], text[:, 1:]
-    guidance = torch.tensor([1000.0], dtype=text.dtype)
+    if first is not None:
+        where = torch.zeros_like(first[:, :1])
+        where[:, :, 0] = 1.0
+        noisy = torch.cat([noisy, first, where], dim=1)
+    guidance = torch.tensor([1000.0], dtype=text.dtype) if first is None else None
     return module(noisy, timestep, words, mask, pooled, guidance, return_dict=False)[0]
 
 

@@ -13,7 +13,7 @@ from arachne.core.strict_json import to_json
 from arachne.trainer.checkpoint_contents import loadable
 from arachne.trainer.checkpoint_reader import newest, verified
 from tests.trainer.damaged_checkpoints import NEWEST, write_checkpoints
-from tests.trainer.tiny_runs import tiny_config
+from tests.trainer.tiny_runs import changed, tiny_config
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_arrays_that_the_shards_do_not_hold_are_refused(run_dir):
 
 
 def test_a_ledger_whose_settings_plan_or_cluster_cannot_be_read_is_passed_over(run_dir, tmp_path):
-    config = to_json(tiny_config(tmp_path, tmp_path))
+    config = to_json(changed(tiny_config(tmp_path, tmp_path), "run", seed=0))
     edited(run_dir, lambda index: index["state"].update(config_json=config), "step-000010")
     edited(run_dir, lambda index: index["state"].update(config_json=config, cluster_json="{}"))
     plan = '{"step":19,"planner":"x","world_size":2,"launches":[]}'
@@ -106,3 +106,21 @@ def test_a_ledger_whose_settings_plan_or_cluster_cannot_be_read_is_passed_over(r
     with pytest.raises(CheckpointError, match="none of its 3 checkpoints is whole"):
         newest(run_dir, skipped.append, check=loadable)
     assert "its settings cannot be read" in skipped[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"numbers": {"step": 1e308}}, r"impossible value step is 1e\+308"),
+        ({"numbers": {"step": -5.0}}, r"impossible value the optimizer's step is -5\.0"),
+        ({"numbers": {"step": 2.5}}, r"impossible value the optimizer's step is 2\.5"),
+        ({"seed": 7}, "its seed is 7, but 0 in its settings"),
+    ],
+)
+def test_numbers_that_no_run_wrote_are_passed_over(run_dir, tmp_path, change, message):
+    config = to_json(changed(tiny_config(tmp_path, tmp_path), "run", seed=0))
+    edited(run_dir, lambda index: index["state"].update(config_json=config), "step-000020")
+    path = edited(run_dir, lambda index: index["state"].update(config_json=config, **change))
+    with pytest.raises(CheckpointError, match=message):
+        loadable(path)
+    assert newest(run_dir, lambda _: None, check=loadable).name == "step-000020"

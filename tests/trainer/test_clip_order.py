@@ -115,10 +115,14 @@ def test_steps_of_tokens_or_flops_drop_nothing_and_are_that_large_in_the_mean(co
 def test_a_step_that_its_largest_clip_overfills_is_refused_with_the_least_that_works(config):
     largest = max(row.num_tokens for row in CLIPS)
     config = replace(config, batch=BatchSettings(tokens=largest - 1))
-    with pytest.raises(
-        ConfigError, match=rf"clip '27.mp4' \(64x48x25\) alone has {largest} .* at least {largest}"
-    ):
+    words = rf"clip '27.mp4' \(64x48x25\) alone has {largest} .* at least {largest}, or lower "
+    with pytest.raises(ConfigError, match=words + r"data.resolution or data.frame_buckets$"):
         clip_order(CLIPS, config, shape_of(config))
+    full = replace(config, data=replace(config.data, frame_extraction="full"))
+    with pytest.raises(ConfigError, match=words + r"data.resolution or data.max_frames$"):
+        clip_order(CLIPS, full, shape_of(config))
+    with pytest.raises(ConfigError, match=words + r"the sizes of --resolutions$"):
+        clip_order(CLIPS, config, shape_of(config), shape_settings="the sizes of --resolutions")
     clip_order(CLIPS, replace(config, batch=BatchSettings(tokens=largest)), shape_of(config))
 
 

@@ -10,6 +10,7 @@ import pytest
 from arachne.core.errors import ConfigError
 from arachne.core.strict_toml import load_toml
 from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.batch import BatchSettings
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.settings.dataset import DatasetSettings
 from arachne.trainer.settings.objective import ObjectiveSettings
@@ -153,6 +154,12 @@ def test_an_illegal_frame_count_names_the_nearest_legal_ones(path, frames, words
 )
 def test_a_value_that_cannot_work_is_refused_by_its_dotted_name(path, override, words):
     assert words in refusal(path, override)
+
+
+def test_what_a_step_trains_is_told_with_grouped_digits():
+    assert BatchSettings(tokens=500_000).text == "500,000 tokens"
+    assert BatchSettings(tflops=1_500_000.5).text == "1,500,000.5 TFLOPs"
+    assert BatchSettings(clips=1).text == "1 clip"
 
 
 @pytest.mark.parametrize(

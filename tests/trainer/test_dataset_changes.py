@@ -8,7 +8,7 @@ import pytest
 from arachne.data.manifest import read_manifest
 from arachne.reporting.run_files import MANIFEST
 from arachne.trainer.config import RunConfig
-from arachne.trainer.dataset_changes import dataset_changes_text
+from arachne.trainer.dataset_changes import dataset_changes_text, replaced_files
 from tests.trainer.tiny_runs import make_clips, tiny_config, with_manifest, write_captions
 
 NAMES = ["a.mp4", "b.mp4", "c.mp4", "d.mp4", "e.png", "f.png"]
@@ -48,3 +48,21 @@ def test_another_caption_is_said(config):
 def test_a_dataset_that_cannot_be_listed_is_said_and_no_error(config):
     (Path(config.data.path) / "metadata.csv").write_text("")
     assert said(config).startswith("the dataset cannot be listed any more (")
+
+
+def test_a_file_with_other_content_is_said_and_one_that_was_only_copied_or_touched_is_not(config):
+    clips = Path(config.data.path)
+    ledger = read_manifest(Path(config.run.dir) / MANIFEST)
+    assert replaced_files(config.data, ledger) == ()
+    (clips / "a.mp4").touch()
+    shutil.copy2(clips / "b.mp4", clips / "copy")
+    (clips / "copy").replace(clips / "b.mp4")
+    assert replaced_files(config.data, ledger) == ()
+    shutil.copyfile(clips / "d.mp4", clips / "c.mp4")
+    (clips / "d.mp4").unlink()
+    replaced = replaced_files(config.data, ledger)
+    assert replaced == ("c.mp4",)
+    assert dataset_changes_text(config.data, ledger, replaced).startswith(
+        "since the run began the dataset has 1 file with other content ('c.mp4'); the run goes on "
+        "with the clips of its ledger; "
+    )

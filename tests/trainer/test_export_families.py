@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from arachne.cli.main import main
+from arachne.cli.run_dir import write_resolved
 from arachne.models.diffusers_module import import_transformer
 from arachne.models.families import TRANSFORMERS
+from arachne.reporting.run_files import RESOLVED_CONFIG
 from arachne.runtime.launcher import run_ranks
 from arachne.trainer import export as export_module
 from arachne.trainer.checkpoint_reader import newest
@@ -32,7 +35,9 @@ def test_weights_that_only_float64_holds_are_exported_as_they_are(tmp_path, fami
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("family", ["wan", "cogvideox_2b"])
-def test_a_float64_run_is_exported_in_every_type(clips, tmp_path: Path, family):
+def test_a_float64_run_is_exported_in_every_type_and_by_itself_in_its_own(
+    clips, tmp_path: Path, family, capsys
+):
     import_transformer(family)
     config = config_of(family, clips, tmp_path / "run")
     assert config.model.num_text_tokens == 4
@@ -41,3 +46,6 @@ def test_a_float64_run_is_exported_in_every_type(clips, tmp_path: Path, family):
     for dtype in ("float64", "float32", "bfloat16"):
         options = ExportOptions(to="diffusers", dtype=dtype)
         assert export(config, checkpoint, tmp_path / dtype, options)
+    write_resolved(config, Path(config.run.dir) / RESOLVED_CONFIG)
+    assert main(["export", config.run.dir, str(tmp_path / "own"), "--to", "diffusers"]) == 0
+    assert "in float64; written, read back and compared" in capsys.readouterr().out

@@ -20,8 +20,9 @@ from arachne.runtime.launcher import run_ranks
 from arachne.trainer.built_model import training_model
 from arachne.trainer.checkpoint_reader import newest
 from arachne.trainer.config import RunConfig
-from arachne.trainer.generate import SampleRequest, generate
+from arachne.trainer.generate import generate
 from arachne.trainer.loop import train
+from arachne.trainer.sample_request import SampleRequest
 from tests.models.tiny_autoencoders import CLASS_OF_FAMILY, save_tiny_autoencoder
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session
 

@@ -15,7 +15,7 @@ from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import preparation
 from arachne.trainer.config import RunConfig
-from arachne.trainer.preparation import prepare, workshop_of
+from arachne.trainer.preparation import begun_ledger, prepare, workshop_of
 from tests.trainer.tiny_runs import (
     NUM_CLIPS,
     changed,
@@ -25,6 +25,10 @@ from tests.trainer.tiny_runs import (
 )
 
 Result = tuple[Ledger, list[str], list[str], int]
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """No bar."""
 
 
 def prepared_on(world: World, config: RunConfig) -> Result:
@@ -37,13 +41,14 @@ def prepared_on(world: World, config: RunConfig) -> Result:
         put(self, key, array, **options)
 
     cache.LatentCache.put = counted
+    manifest = Path(config.run.dir) / "ledger.parquet"
     result = prepare(
         world,
         config,
-        manifest=Path(config.run.dir) / "ledger.parquet",
+        begun_ledger(world, config, manifest=manifest, progress=_quiet),
         video_encoder=video_encoder_named("dct"),
         text_encoder=text_encoder_named("hashed", 4),
-        progress=lambda what, done, total: None,
+        progress=_quiet,
     )
     for data in (result.train, result.held_out):
         for item in range(len(data.rows)):

@@ -140,7 +140,7 @@ def test_a_slow_rank_is_scored_shown_and_given_less_to_do(clips, tmp_path):
     assert last.rank_scores is not None
     assert last.rank_scores["1"] == pytest.approx(SLOWNESS, rel=0.1)
     assert last.rank_speeds == pytest.approx((1.0, 1 / SLOWNESS), rel=0.1)
-    shown = f"rank 1 at {last.rank_speeds[1]:.0%} speed"
+    shown = f"rank 1 at {100 * last.rank_speeds[1]:.0f} % speed"
     assert shown in figures_text(last, is_short=True)
     assert any("rank 1 takes 2." in each and "plans allow for it" in each for each in said)
     before, after = plans[: 2 * EVERY], plans[-4 * EVERY :]
@@ -148,6 +148,6 @@ def test_a_slow_rank_is_scored_shown_and_given_less_to_do(clips, tmp_path):
     assert share[1] < 0.8 * share[0]
     (note,) = slow_rank_notes(Metrics(train=tuple(rows)))
     assert note.startswith("rank 1 ran slower than predicted: plans allowed for it from step ")
-    assert note.endswith(f"at {last.rank_speeds[1]:.0%} of the fastest rank's speed")
+    assert note.endswith(f"at {100 * last.rank_speeds[1]:.0f} % of the fastest rank's speed")
     assert rows[0].rank_speeds is None
     assert not slow_rank_notes(Metrics(train=tuple(rows[:3])))

@@ -1,6 +1,6 @@
-"""Image to video of CogVideoX 1.5 and HunyuanVideo 1.5: a first frame before zeros, as channels.
+"""Image to video of CogVideoX and HunyuanVideo: a first frame before zeros, as channels.
 
-Their loss and gradient are compared to a plain step in `test_image_to_video`.
+Their loss and gradient are compared to a plain step in `test_image_to_video_losses`.
 """
 
 from dataclasses import replace
@@ -16,6 +16,7 @@ from diffusers.pipelines.cogvideo import pipeline_cogvideox_image2video
 from PIL import Image
 
 from arachne.core.bucket import Bucket
+from arachne.core.families import family_named
 from arachne.models.encoders import first_frame_encoder, video_encoder_named
 from arachne.models.text_padding import word_mask
 from arachne.runtime.launcher import run_ranks
@@ -33,24 +34,30 @@ from tests.models.tiny_autoencoders import (
     tiny_autoencoder,
 )
 from tests.models.tiny_transformers import tiny_inputs
+from tests.trainer.first_frame_models import LEARNED, first_of, tiny_model
 from tests.trainer.test_families_train import config_of
-from tests.trainer.test_image_to_video import drawn_from, first_of, losses_of, tiny_model
+from tests.trainer.test_image_to_video import drawn_from, losses_of
 from tests.trainer.tiny_runs import changed, tiny_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # diffusers of itself
 
 
+@pytest.mark.parametrize(
+    ("case", "inverts"),
+    [("cogvideox", False), (LEARNED, False), ("cogvideox15", False), ("cogvideox15", True)],
+)
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-@pytest.mark.parametrize("inverts", [False, True])
-def test_cogvideox_draws_as_its_pipeline_draws(tmp_path: Path, guidance, inverts):
-    model = tiny_model("cogvideox15", torch.float32)
+def test_cogvideox_draws_as_its_pipeline_draws(tmp_path: Path, guidance, case, inverts):
+    model = tiny_model(case, torch.float32)
+    family = model.family.name
     model.module.eval()
     noise, _, text = tiny_inputs(model, 1, torch.float32)
     null = text.flip(2) * 0.5
     height, width = (8 * side for side in noise.shape[3:])
-    num_frames = 1 + 4 * (noise.shape[2] - 2)
+    patch_frames = family_named(family).geometry.patch[0]
+    num_frames = 1 + 4 * (noise.shape[2] - patch_frames)
     frame = np.random.default_rng(3).integers(0, 256, (height, width, 3)).astype(np.uint8)
-    vae = tiny_autoencoder(CLASS_OF_FAMILY["cogvideox15"])
+    vae = tiny_autoencoder(CLASS_OF_FAMILY[family])
     vae.register_to_config(invert_scale_latents=inverts)
     vae.save_pretrained(tmp_path / "vae")
     pipeline = diffusers.CogVideoXImageToVideoPipeline(
@@ -85,8 +92,8 @@ def test_cogvideox_draws_as_its_pipeline_draws(tmp_path: Path, guidance, inverts
             height=height,
             width=width,
         ).frames
-    plain = video_encoder_named(str(tmp_path), family="cogvideox15")
-    encoder = first_frame_encoder(plain, "", family="cogvideox15")
+    plain = video_encoder_named(str(tmp_path), family=family)
+    encoder = first_frame_encoder(plain, "", family=family)
     first = first_frames(encoder, frame, num_frames, dtype=torch.float32)
     assert first.latents.shape == noise.shape
     assert not first.latents[:, :, 1:].any()
@@ -99,6 +106,61 @@ def test_cogvideox_draws_as_its_pipeline_draws(tmp_path: Path, guidance, inverts
         guidance=guidance,
     )
     assert float((found - needed.transpose(1, 2)).norm() / needed.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_hunyuan_video_draws_as_its_pipeline_draws(tmp_path: Path, guidance):
+    model = tiny_model("hunyuan_video", torch.float32)
+    model.module.eval()
+    noise, _, text = tiny_inputs(model, 1, torch.float32)
+    null = text.flip(2) * 0.5
+    height, width = (8 * side for side in noise.shape[3:])
+    num_frames = 1 + 4 * (noise.shape[2] - 1)
+    frame = np.random.default_rng(3).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    class_name = CLASS_OF_FAMILY["hunyuan_video"]
+    pipeline = diffusers.HunyuanVideoImageToVideoPipeline(
+        text_encoder=None,
+        tokenizer=None,
+        transformer=model.module,
+        vae=tiny_autoencoder(class_name),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        text_encoder_2=None,
+        tokenizer_2=None,
+        image_processor=None,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    inputs = {}
+    for kind, found in (("", text), ("negative_", null)):
+        words = found[:, model.shape.pooled_rows :]
+        inputs[f"{kind}prompt_embeds"] = words
+        inputs[f"{kind}prompt_attention_mask"] = word_mask(words)
+        inputs[f"{kind}pooled_prompt_embeds"] = found[:, 0, : model.shape.pooled_text_size]
+    needed = pipeline(
+        image=Image.fromarray(frame),
+        height=height,
+        width=width,
+        latents=noise.clone(),
+        num_frames=num_frames,
+        num_inference_steps=4,
+        true_cfg_scale=guidance,
+        output_type="latent",
+        **inputs,
+    ).frames
+    plain = video_encoder_named(
+        str(save_tiny_autoencoder(class_name, tmp_path)), family="hunyuan_video"
+    )
+    encoder = first_frame_encoder(plain, "", family="hunyuan_video")
+    first = first_frames(encoder, frame, num_frames, dtype=torch.float32)
+    found = walk(
+        sampling_predict(tiny_config(tmp_path, tmp_path), model, first=first),
+        0.999 * noise + 0.001 * first.latents[:, :, :1],  # where the pipeline begins
+        text,
+        null_text_LD=null[0],
+        steps=FlowMatching(settings=ObjectiveSettings(shift=3.0)).sampler_steps(4, 25),
+        guidance=guidance,
+    )
+    found = found[:, :, 1:]  # the pipeline drops the picture itself
+    assert float((found - needed).norm() / needed.norm()) < 1e-5
 
 
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
@@ -173,7 +235,7 @@ def save_siglip(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("family", ["cogvideox15", "hunyuan_video15"])
+@pytest.mark.parametrize("family", ["cogvideox", "cogvideox15", "hunyuan_video15", "hunyuan_video"])
 def test_a_run_has_the_same_curve_on_two_ranks_and_draws_and_exports(clips, tmp_path, family):
     folder = str(save_tiny_autoencoder(CLASS_OF_FAMILY[family], tmp_path / "pipeline"))
     seen = {"image_to_video": True}
@@ -194,4 +256,4 @@ def test_a_run_has_the_same_curve_on_two_ranks_and_draws_and_exports(clips, tmp_
     assert not np.array_equal(*drawn)
     assert export(config, checkpoint, tmp_path / "out", ExportOptions(to="diffusers"))
     settings = replace(config.model, pretrained=str(tmp_path / "out"))
-    assert planning_shape(settings).condition_channels == 4 + (family == "hunyuan_video15")
+    assert planning_shape(settings).condition_channels == 4 + family.startswith("hunyuan")

@@ -18,8 +18,9 @@ from arachne.runtime.launcher import run_ranks
 from arachne.trainer.built_model import built_model
 from arachne.trainer.checkpoint_reader import newest
 from arachne.trainer.flow_matching import FlowMatching
-from arachne.trainer.generate import SampleRequest, generate
+from arachne.trainer.generate import generate
 from arachne.trainer.loop import train
+from arachne.trainer.sample_request import SampleRequest
 from arachne.trainer.sampling import walk
 from arachne.trainer.sampling_model import other_expert, sampling_predict
 from arachne.trainer.settings.model import ModelSettings

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arachne.core.errors import CheckpointError, ConfigError, DataError
+from arachne.core.local_path import local_path
 from arachne.core.strict_json import to_json
 from arachne.core.units import bytes_text
 
@@ -63,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=local_path, help="folder of a run")
     parser.add_argument("--verify", action="store_true", help="hash every file")
     parser.add_argument("--prune", action="store_true", help="delete old ones; needs --keep")
     parser.add_argument("--keep", type=int, metavar="N", help="newest whole ones that stay")

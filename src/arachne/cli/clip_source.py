@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from arachne.cli.counts import check_count
 from arachne.core.bucket import Bucket
+from arachne.core.clip import MediaFacts
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
-from arachne.core.units import count_text
+from arachne.core.units import count_text, percent_text
 
 if TYPE_CHECKING:
     from arachne.data.shapes import ShapeRules
@@ -47,7 +48,8 @@ def add_clip_source(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--resolutions",
         metavar="WxH:SHARE,…",
-        help="frame sizes to train drawn clips in, as 1280x720:0.7,640x368:0.3 (default: those of "
+        help="frame sizes to train drawn clips in, as 1280x720:0.7,640x368:0.3; sides become "
+        "multiples that the model takes, shares count as parts of their sum (default: the sizes of "
         "the set, scaled down to data.resolution; all landscape)",
     )
 
@@ -61,12 +63,14 @@ class ModelledClips:
         ledger: What became of every clip of the source.
         rows: Those that train.
         shape_settings: What bounds their shapes, as messages name it.
+        sizes: What became of the sizes of `--resolutions`, in words; empty without them.
     """
 
     source: str
     ledger: Ledger
     rows: tuple[LedgerRow, ...]
     shape_settings: str
+    sizes: str = ""
 
     @property
     def text(self) -> str:
@@ -76,7 +80,7 @@ class ModelledClips:
         longest = f"{count_text(frames, 'frame')} and {max(tokens):,} tokens"
         return (
             f"{self.source}: {count_text(len(tokens), 'clip')} of up to {longest}, "
-            f"median {median_low(tokens):,}"
+            f"median {median_low(tokens):,}{self.sizes and f'; sizes: {self.sizes}'}"
         )
 
 
@@ -87,6 +91,8 @@ def modelled_clips(arguments: argparse.Namespace, config: "RunConfig") -> Modell
         ArachneError: An option, the dataset or the manifest cannot work, or no clip is usable.
     """
     from arachne.data.split import training_rows
+    from arachne.trainer.planning_shape import only_bucket
+    from arachne.trainer.sources import of_one_bucket
 
     geometry = family_named(config.model.family).geometry
     if arguments.frame_cap is not None:
@@ -102,16 +108,41 @@ def modelled_clips(arguments: argparse.Namespace, config: "RunConfig") -> Modell
     else:
         ledger, source = _drawn(arguments, config, rules, geometry), f"{arguments.clips} (drawn)"
         held_out = 0.0
+    ledger = of_one_bucket(ledger, only_bucket(config.model))
     rows = training_rows(ledger.usable, held_out)
     _check_usable(source, ledger, rows)
     return ModelledClips(
-        source=source, ledger=ledger, rows=rows, shape_settings=_shape_settings(arguments)
+        source=source,
+        ledger=ledger,
+        rows=rows,
+        shape_settings=_shape_settings(arguments, config),
+        sizes=_sizes(arguments.resolutions, rules, geometry) if arguments.resolutions else "",
     )
 
 
-def _shape_settings(arguments: argparse.Namespace) -> str:
+def _sizes(listed: str, rules: "ShapeRules", geometry: Geometry) -> str:
+    """Shares as parts of their sum, and sizes as they train: `1281x721 → 1280x720 (58.3 %), …`."""
+    from arachne.data.frame_size import FrameSize
+    from arachne.data.length_distributions import parsed_size_mix
+
+    mix = parsed_size_mix(listed)
+    total = sum(size.weight for size in mix)
+    texts: list[str] = []
+    for size in mix:
+        named = f"{size.width}x{size.height}"
+        facts = MediaFacts(
+            width=size.width, height=size.height, fps=rules.fps, num_frames=1, is_estimated=False
+        )
+        trained = rules.size_of(facts, geometry)
+        found = f"{trained.width}x{trained.height}" if isinstance(trained, FrameSize) else "none"
+        change = "" if found == named else f" → {found}"
+        texts.append(f"{named}{change} ({percent_text(size.weight / total, 1)})")
+    return ", ".join(texts)
+
+
+def _shape_settings(arguments: argparse.Namespace, config: "RunConfig") -> str:
     """What a user lowers for smaller clips: options come before the settings that they replace."""
-    frames = "data.frame_buckets" if arguments.frame_cap is None else "--frame-cap"
+    frames = config.data.length_setting if arguments.frame_cap is None else "--frame-cap"
     if arguments.resolutions is not None:
         return f"the sizes of --resolutions or {frames}"
     if _is_manifest(arguments.clips):
@@ -187,7 +218,13 @@ def _manifest(arguments: argparse.Namespace, geometry: Geometry) -> Ledger:
     """A manifest's ledger; clips longer than the cap are cut, and tokens counted for the model."""
     from arachne.data.manifest import read_manifest
 
-    ledger = read_manifest(Path(arguments.clips))
+    path = Path(arguments.clips)
+    if not path.exists():
+        raise DataError(
+            f"--clips {arguments.clips!r}: there is no such file; name a manifest that exists, or "
+            "a set (--clips list names them)"
+        )
+    ledger = read_manifest(path, remedy="restore it from a copy, or name another with --clips")
     rows: list[LedgerRow] = []
     for row in ledger.rows:
         try:

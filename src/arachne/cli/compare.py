@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,13 @@ from arachne.cli.disturbances import add_disturbances, perturbation_of
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
-    check_page,
     modelled_config,
     modelled_steps,
     prints_list,
-    write_page,
 )
 from arachne.cli.whole_names_table import print_line, print_table
+from arachne.cli.written_file import check_page, write_file
+from arachne.core.local_path import local_path
 from arachne.core.strict_json import to_json
 from arachne.core.units import count_text
 from arachne.planner import gpipe
@@ -74,7 +73,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_disturbances(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timelines")
+    parser.add_argument(
+        "--html", type=local_path, metavar="FILE", help="write a page with timelines"
+    )
     parser.set_defaults(run=run)
 
 
@@ -85,6 +86,7 @@ class _Comparison:
     Attributes:
         lead: What was compared, in a few words.
         clips: Whose clips they are.
+        encoders: Which encoders are counted; empty if all is cached.
         disturbed: What the plans knew nothing of, as it was asked for.
         requests: The steps.
         bounds_s: Lower bound of each step.
@@ -96,6 +98,7 @@ class _Comparison:
 
     lead: str
     clips: str
+    encoders: str
     disturbed: tuple[str, ...]
     requests: "tuple[PlanRequest, ...]"
     bounds_s: tuple[float, ...]
@@ -121,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_count("--epoch", arguments.epoch, most=_MOST_EPOCH_CLIPS)
     found = _comparison(arguments, names, modelled_steps(arguments, config))
     if arguments.html:
-        write_page(arguments.html, _page(found))
+        write_file(arguments.html, _page(found))
     if arguments.json:
         print(to_json(_as_table(found)))
     else:
@@ -147,6 +150,7 @@ def _comparison(
     return _Comparison(
         lead=lead,
         clips=modelled.clips.text,
+        encoders=modelled.encoders_text,
         disturbed=tuple(arguments.disturb),
         requests=requests,
         bounds_s=bounds_s,
@@ -175,6 +179,8 @@ def _as_table(found: _Comparison) -> dict[str, object]:
         "bound_s": found.bounds_s,
         "planners": {row.name: row for row in found.figures},
     }
+    if found.encoders:
+        table["encoders"] = found.encoders
     if found.pipeline:
         table["references"] = {found.pipeline.name: found.pipeline}
     if found.epoch:
@@ -196,6 +202,8 @@ def _print(found: _Comparison) -> None:
         rows = {row.name: epoch_cells(row, found.epoch) for row in found.epoch}
         _print_rows(title, "system", EPOCH_COLUMNS, rows, epoch_notes(found.epoch))
     print_line(found.clips)
+    if found.encoders:
+        print_line(found.encoders)
 
 
 def _print_rows(
@@ -208,7 +216,8 @@ def _print_rows(
     from arachne.reporting.comparison import REFERENCE
 
     print_line(title)
-    print_table(what, columns, rows, bold=REFERENCE)
+    if rows:  # gpipe alone has none
+        print_table(what, columns, rows, bold=REFERENCE)
     for line in notes:
         print_line(line)
 
@@ -223,7 +232,7 @@ def _page(found: _Comparison) -> str:
     typical = lengths_s.index(median_low(lengths_s))
     return render_comparison(
         title=f"Planners on {found.requests[0].costs.cluster.name}",
-        lead=f"{found.lead}; {found.clips}",
+        lead="; ".join(filter(None, (found.lead, found.clips, found.encoders))),
         figures=found.figures,
         batch=found.requests[typical].batch,
         steps=[

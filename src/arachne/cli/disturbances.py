@@ -32,8 +32,8 @@ def perturbation_of(settings: Sequence[str], num_gpus: int) -> Perturbation:
     """What the options ask for.
 
     Raises:
-        ConfigError: A name is not known or given twice, a value is no number, or there is no such
-            rank.
+        ConfigError: A name is not known or given twice, a value is no number, there is no such
+            rank, or all of it together disturbs nothing.
     """
     numbers: dict[str, float | int] = {}
     slow_ranks: dict[int, float] = {}
@@ -57,7 +57,22 @@ def perturbation_of(settings: Sequence[str], num_gpus: int) -> Perturbation:
             _refuse_second(name in numbers, name)
             numbers[name] = _whole(setting, value) if name == _SEED else _number(setting, value)
     seed = int(numbers.pop(_SEED, 0))
-    return Perturbation(seed=seed, slow_ranks=tuple(sorted(slow_ranks.items())), **numbers)
+    found = Perturbation(seed=seed, slow_ranks=tuple(sorted(slow_ranks.items())), **numbers)
+    if settings and not _disturbs(found):
+        raise ConfigError(
+            f"--disturb {', '.join(settings)} disturbs nothing: a seed needs noise, stragglers "
+            "need straggler_share above 0, and errors of 0 and factors of 1 change nothing; add "
+            "for example jitter=0.1, or leave --disturb out"
+        )
+    return found
+
+
+def _disturbs(found: Perturbation) -> bool:
+    """Whether any simulated time can differ from the modelled one."""
+    strays = found.straggler_share > 0.0 and found.straggler_factor != 1.0
+    errors = (found.jitter, found.shape_error, found.degree_error)
+    factors = (found.bandwidth, *(factor for _, factor in found.slow_ranks))
+    return strays or any(errors) or any(factor != 1.0 for factor in factors)
 
 
 def _refuse_second(is_second: bool, name: str) -> None:

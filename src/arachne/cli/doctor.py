@@ -19,6 +19,7 @@ from typing import Any
 
 from arachne.cli.doctor_of_run import findings_of_run
 from arachne.cli.finding import Finding
+from arachne.core.local_path import local_path
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
 from arachne.core.units import bytes_text, count_text, seconds_text
@@ -62,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path(), help="where runs and caches will be written"
+        "--folder", type=local_path, default=Path(), help="where runs and caches will be written"
     )
     parser.add_argument(
         "--run",

@@ -13,6 +13,7 @@ from arachne.data.remote_path import dataset_path
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning import run_costs
 from arachne.trainer.planning_shape import planning_shape
+from arachne.trainer.trained_parameters import planned_part
 
 _MEMORY_TOLERANCE = 0.1
 """What a training may use of a GPU's memory is less than all of it."""
@@ -71,7 +72,8 @@ def _state_bytes(config: RunConfig) -> tuple[float, float]:
     """Bytes that one GPU holds all the time if it is alone; and those of one checkpoint."""
     shape = planning_shape(config.model)
     cluster = load_cluster("cpux1")
-    costs = run_costs(config, shape, cluster, needs_heads=False)
+    trained = planned_part(config.model)
+    costs = run_costs(config, shape, cluster, needs_heads=False, trained=trained)
     per_checkpoint = costs.state.num_trainable(shape) * costs.state.owned_bytes(costs.element_bytes)
     use = resident_use(shape, cluster.num_gpus, costs.element_bytes, costs.state)
     return use.total, per_checkpoint

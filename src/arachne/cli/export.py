@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 from arachne.cli.run_dir import opened_checkpoint
 from arachne.core.errors import ConfigError
+from arachne.core.local_path import local_path
 from arachne.core.units import bytes_text
 
 _SIZE = re.compile(r"[1-9][0-9]*[KMGT]B")
@@ -34,8 +34,8 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
-    parser.add_argument("folder", metavar="DIR", type=Path, help="new folder for the weights")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=local_path, help="folder of a run")
+    parser.add_argument("folder", metavar="DIR", type=local_path, help="new folder for the weights")
     parser.add_argument(
         "--to", required=True, choices=("diffusers", "comfyui"), help="whose names and files"
     )
@@ -47,8 +47,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float64"),
-        default="float32",
-        help="of the weights (default: float32, as the master weights)",
+        help="of the weights (default: that of the master weights, float64 where model.dtype is, "
+        "else float32)",
     )
     parser.add_argument(
         "--weights",
@@ -76,19 +76,20 @@ def run(arguments: argparse.Namespace) -> int:
         )
     config, checkpoint = opened_checkpoint(arguments.run_dir, arguments.checkpoint)
 
-    from arachne.trainer.export import ExportOptions, export, num_parameters
+    from arachne.trainer.export import ExportOptions, export, master_dtype, num_parameters
 
+    dtype: str = arguments.dtype or master_dtype(config)
     options = ExportOptions(
         to=arguments.to,
         what=arguments.what,
-        dtype=arguments.dtype,
+        dtype=dtype,
         weights=arguments.weights,
         max_shard=arguments.max_shard_size,
     )
     files = export(config, checkpoint, arguments.folder, options)
     print(
         f"{checkpoint.name}: {num_parameters(checkpoint):,} trained parameters, "
-        f"in {arguments.dtype}; written, read back and compared"
+        f"in {dtype}; written, read back and compared"
     )
     for path in files:
         print(f"{bytes_text(path.stat().st_size):>10}  {path}")

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from arachne.cli.inspected_memory import largest_shape
-from arachne.cli.modelled_steps import check_page, write_page
+from arachne.cli.written_file import check_page, write_file
 from arachne.core.clip import Clip
 from arachne.core.credentials import setting_with_credential
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import FAMILIES, family_named
 from arachne.core.families.family import Family
 from arachne.core.ledger import Ledger
+from arachne.core.local_path import local_path
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
 from arachne.data.remote_path import DatasetPath, dataset_path
@@ -86,7 +87,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--rows", type=int, default=200, help="most clips in the table")
     parser.add_argument("--clip", metavar="NAME", help="show one clip's arithmetic in full")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page with each clip's first frame"
+        "--html", type=local_path, metavar="FILE", help="write a page with each clip's first frame"
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every clip")
     parser.add_argument(
@@ -126,9 +127,11 @@ def run(arguments: argparse.Namespace) -> int:
     shares = bucket_shares(ledger, shape)
     largest = largest_shape(shares, shape)
     if arguments.html:
-        _write_page(arguments.html, found, layout, ledger, shares, arguments.rows)
+        _write_file(arguments.html, found, layout, ledger, shares, arguments.rows)
     if arguments.json:
-        table = {"layout": layout, "counts": ledger.counts, "rows": ledger.rows}
+        # Stamps are of this machine's files: a copy of the dataset is inspected to the same words.
+        rows = [replace(row, stamp="") for row in ledger.rows]
+        table = {"layout": layout, "counts": ledger.counts, "rows": rows}
         table |= {"frames_are": "decoded" if arguments.decode else "estimated"}
         table |= {"preset": found.preset, "buckets": shares, "largest": largest}
         print(to_json(table))
@@ -179,7 +182,7 @@ def _print_clip(found: "_Inspected", clips: Sequence[Clip], name: str) -> int:
     return 3 if any(ledger.counts["rejected"] for ledger in ledgers) else 0
 
 
-def _write_page(
+def _write_file(
     path: Path,
     found: "_Inspected",
     layout: str,
@@ -218,7 +221,7 @@ def _write_page(
         Thumbnails(jpegs=jpegs, faults=faults),
         max_rows,
     )
-    write_page(path, page)
+    write_file(path, page)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

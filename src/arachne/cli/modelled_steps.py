@@ -1,17 +1,18 @@
 """What verbs that model steps of a run have in common: clips and cluster to planning requests."""
 
 import argparse
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from arachne.cli.clip_source import ModelledClips, add_clip_source, modelled_clips
 from arachne.cli.counts import check_count
-from arachne.cli.run_file import add_run_file, loaded_config
+from arachne.cli.run_file import add_run_file, loaded_config, missing_folders
 from arachne.core.batch import Batch
 from arachne.core.cascade import Encoder
 from arachne.core.cluster import Cluster
-from arachne.core.errors import ConfigError, DataError
+from arachne.core.errors import ConfigError
 from arachne.trainer.settings.batch import BatchSettings
 
 Encoding = Literal["cached", "same", "ahead"]
@@ -24,6 +25,9 @@ _SETTING_OF_OPTION = {
     "recompute": "planner.recompute",
     "ring": "planner.ring",
 }
+
+_STEPS = 8
+"""Steps that are modelled where `--steps` says nothing."""
 
 _MOST_STEPS = 100_000
 _MOST_CLIPS = 100_000
@@ -58,9 +62,23 @@ class ModelledSteps:
     batch_text: str
     encoding: Encoding = "cached"
 
-    def steps(self, num_steps: int) -> "tuple[PlanRequest, ...]":
-        """The run's first steps."""
-        return tuple(map(self._step, range(num_steps)))
+    @property
+    def encoders_text(self) -> str:
+        """One line: which encoders are counted, and whose they are; empty if all is cached."""
+        from arachne.cost.encoder_costs import published_encoders
+
+        if self.encoding == "cached":
+            return ""
+        costs = self.first.costs
+        encoders = costs.encoders or published_encoders(costs.model, costs.element_bytes)
+        names = ", ".join([encoders.video.name, *(text.name for text in encoders.texts)])
+        if costs.encoders:
+            return f"encoders: the run's own, which trains with data.encode=online: {names}"
+        return f"encoders: those that the family was published with: {names}"
+
+    def steps(self, num_steps: int | None) -> "tuple[PlanRequest, ...]":
+        """The run's first steps; as many as is usual where no number is given."""
+        return tuple(map(self._step, range(_STEPS if num_steps is None else num_steps)))
 
     def epoch(self, num_clips: int) -> "tuple[PlanRequest, ...]":
         """Steps that together hold the sampler's first `num_clips` clips; the last may be smaller.
@@ -91,7 +109,7 @@ def add_modelled_steps(parser: argparse.ArgumentParser, *, steps_help: str) -> N
     """Add RUN.toml, `--set`, `--cluster`, and what says which steps are modelled, to a verb."""
     add_run_file(parser)
     parser.add_argument("--cluster", help="NAMExGPUS, or `list` (default: the run file's)")
-    parser.add_argument("--steps", type=int, default=8, help=f"{steps_help} (default: 8)")
+    parser.add_argument("--steps", type=int, help=f"{steps_help} (default: {_STEPS})")
     parser.add_argument(
         "--batch", type=int, metavar="CLIPS", help="clips of a step (default: what [batch] says)"
     )
@@ -113,7 +131,8 @@ def add_modelled_steps(parser: argparse.ArgumentParser, *, steps_help: str) -> N
         "--encode",
         action="store_true",
         help="nothing is cached: text and video of each step's clips are encoded in that step, by "
-        "the encoders that the family was published with",
+        "the run's own encoders if data.encode is online, else by those that the family was "
+        "published with",
     )
     group.add_argument(
         "--fill",
@@ -135,8 +154,15 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
         ConfigError: The run file or an option cannot work.
     """
     config = loaded_config(arguments, needs_data=arguments.clips is None, needs_model=False)
+    if missing := missing_folders(config.model):
+        print(
+            f"arachne: not here: {', '.join(missing)}; planned with the sizes of preset "
+            f"{config.model.preset!r}",
+            file=sys.stderr,
+        )
     _refuse_second_settings(arguments)
-    check_count("--steps", arguments.steps, most=_MOST_STEPS)
+    if arguments.steps is not None:
+        check_count("--steps", arguments.steps, most=_MOST_STEPS)
     batch = config.batch
     if arguments.batch is not None:
         check_count("--batch", arguments.batch, most=_MOST_CLIPS)
@@ -190,7 +216,12 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
         video_fingerprint="",
         text_fingerprint="",
     )
-    order = clip_order(clips.rows, config, planning_shape(config.model))
+    order = clip_order(
+        clips.rows,
+        config,
+        planning_shape(config.model),
+        shape_settings=clips.shape_settings,
+    )
     return ModelledSteps(
         cluster=name,
         clips=clips,
@@ -218,56 +249,20 @@ def prints_list(arguments: argparse.Namespace) -> bool:
     return True
 
 
-def check_page(path: Path | None) -> None:
-    """Look, before all the work, whether a page can be written there; None asks for no page.
-
-    Raises:
-        DataError: There is no such folder, the path is one or a file that is no page, or nothing
-            can have that name.
-    """
-    if path is None:
-        return
-    try:
-        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    if is_folder:
-        raise DataError(f"cannot write {str(path)!r}: it is a folder; name a file in it")
-    if path.is_file() and path.suffix.lower() not in (".html", ".htm"):
-        raise DataError(
-            f"{str(path)!r} is there and called like no page, so that it is not replaced; choose "
-            "another name, such as page.html"
-        )
-    if not has_folder:
-        raise DataError(
-            f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; choose another"
-        )
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write an HTML page.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
-    try:
-        path.write_text(page, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {str(path)!r}: {error.strerror}; choose another")
-
-
 def _first_request(
     config: "RunConfig", data: "TrainingData", order: "ClipOrder", cluster: Cluster
 ) -> "PlanRequest":
     from arachne.trainer.planning import run_costs, run_request
     from arachne.trainer.planning_shape import planning_shape
+    from arachne.trainer.trained_parameters import planned_part
 
-    needs_heads = cluster.device.name != "CPU core"
-    costs = run_costs(config, planning_shape(config.model), cluster, needs_heads=needs_heads)
+    costs = run_costs(
+        config,
+        planning_shape(config.model),
+        cluster,
+        needs_heads=cluster.device.name != "CPU core",
+        trained=planned_part(config.model),
+    )
     return run_request(config, _batch(data, order, 0), costs)
 
 

@@ -2,21 +2,20 @@
 
 import argparse
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arachne.cli.modelled_steps import (
     ModelledSteps,
     add_modelled_steps,
-    check_page,
     modelled_config,
     modelled_steps,
     prints_list,
-    write_page,
 )
 from arachne.cli.planned_memory import memory_table, planned_memory, print_memory
 from arachne.cli.whole_names_table import print_line, print_table
+from arachne.cli.written_file import check_page, write_file
 from arachne.core.errors import ConfigError
+from arachne.core.local_path import local_path
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
 from arachne.planner.registry import PLANNERS
@@ -57,7 +56,9 @@ def add_parser(subparsers: Any) -> None:
         help="predict the memory of one GPU for the longest clips instead of planning",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every plan")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timelines")
+    parser.add_argument(
+        "--html", type=local_path, metavar="FILE", help="write a page with timelines"
+    )
     parser.set_defaults(run=run)
 
 
@@ -81,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if prints_list(arguments):
         return 0
-    if arguments.memory and arguments.html:
-        raise ConfigError("--memory writes no page; leave out --html, or --memory")
+    if arguments.memory:
+        _refuse_options_of_plans(arguments)
     check_page(arguments.html)
     config = modelled_config(arguments)
     if arguments.planner is not None:
@@ -97,13 +98,24 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     steps = [_planned(request) for request in modelled.steps(arguments.steps)]
     if arguments.html:
-        write_page(arguments.html, _page(config, modelled, steps))
+        write_file(arguments.html, _page(config, modelled, steps))
     if arguments.json:
         table = {"cluster": modelled.cluster, "planner": config.planner.name}
+        if modelled.encoders_text:
+            table["encoders"] = modelled.encoders_text
         print(to_json({**table, "clips": modelled.clips.text, "steps": steps}))
     else:
         _print_table(config, modelled, steps)
     return 0
+
+
+def _refuse_options_of_plans(arguments: argparse.Namespace) -> None:
+    """Refuse what means nothing where memory is predicted instead of planning."""
+    if arguments.html:
+        raise ConfigError("--memory writes no page; leave out --html, or --memory")
+    for option in ("planner", "steps"):
+        if getattr(arguments, option) is not None:
+            raise ConfigError(f"--memory plans no steps; leave out --{option}, or --memory")
 
 
 def _planned(request: "PlanRequest") -> PlannedStep:
@@ -149,6 +161,8 @@ def _print_table(config: "RunConfig", modelled: ModelledSteps, steps: list[Plann
     print_table("step", PLANNED_COLUMNS, rows, bold="")
     print_line(planned_text(planned))
     print_line(modelled.clips.text)
+    if modelled.encoders_text:
+        print_line(modelled.encoders_text)
 
 
 def _page(config: "RunConfig", modelled: ModelledSteps, steps: list[PlannedStep]) -> str:

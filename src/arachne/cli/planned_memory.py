@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arachne.cli.modelled_steps import ENCODERS, ModelledSteps
+from arachne.cli.whole_names_table import print_line, print_table
 from arachne.core.blocks import blocks
 from arachne.core.cascade import Cascade, Encoder, Module
 from arachne.core.units import bytes_text, count_text
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 _GRADIENTS = ("float32", "bfloat16", "host")
 """What `--gradients` takes, from what is fastest to what needs least."""
+
+
+_COLUMNS = ("total", "fits", "recomputed", "activations", "workspace")
+"""Heads of the table's columns, after the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,7 @@ class PlannedMemory:
         memory_bytes: What training may use of each GPU.
         launches: Training on each allowed degree, then encoders on one GPU if nothing is cached.
         communicator_bytes: NCCL's, for all groups of a rank; `memory_bytes` leaves them out.
+        encoders: Which encoders are counted; empty if all is cached.
         advice: What would fit, if no degree trains or an encoder does not fit; else empty.
     """
 
@@ -57,6 +63,7 @@ class PlannedMemory:
     memory_bytes: float
     launches: tuple[LaunchMemory, ...]
     communicator_bytes: float
+    encoders: str
     advice: str
 
 
@@ -87,6 +94,7 @@ def planned_memory(modelled: ModelledSteps) -> PlannedMemory:
         memory_bytes=costs.memory_bytes,
         launches=launches,
         communicator_bytes=COMMUNICATOR_BYTES * num_communicators(degrees, num_gpus),
+        encoders=modelled.encoders_text,
         advice=advice,
     )
 
@@ -99,42 +107,39 @@ def memory_table(memory: PlannedMemory) -> dict[str, Any]:
 
 def print_memory(memory: PlannedMemory) -> None:
     """Print a table, and what may be done."""
-    from rich.console import Console
-    from rich.table import Table
-
     cap = bytes_text(memory.memory_bytes)
     always = replace(memory.launches[0].use, activations=0.0, workspace=0.0, reserve=0.0)
-    console = Console(highlight=False)
-    console.print(
-        f"one GPU, for a clip of {memory.shape} ({memory.num_tokens:,} tokens); {cap} may be used",
-        markup=False,
-    )
-    console.print(f"all the time: {always.text}", markup=False)
-    table = Table()
-    for column in ("", "GPUs", "recomputed", "activations", "workspace", "total", "fits"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for each in memory.launches:
-        kept = bytes_text(each.use.activations)
-        if each.recomputed_blocks:
-            kept = f"{kept} of {bytes_text(each.all_kept_bytes)}"
-        is_training = each.module == "dit"
-        table.add_row(
-            "train" if is_training else each.module,
-            str(each.degree),
-            f"{each.recomputed_blocks} of {memory.num_blocks}" if is_training else "–",
-            kept,
-            bytes_text(each.use.workspace),
-            bytes_text(each.use.total),
-            "yes" if each.fits else "no",
-        )
-    console.print(table)
-    console.print(
+    clip = f"a clip of {memory.shape} ({memory.num_tokens:,} tokens)"
+    print_line(f"one GPU, for {clip}; {cap} may be used")
+    print_line(f"all the time: {always.text}")
+    rows = {_launch_name(each): _cells(each, memory.num_blocks) for each in memory.launches}
+    print_table("launch", _COLUMNS, rows, bold="")
+    print_line(
         f"{cap} leave out what the device, NCCL (here {bytes_text(memory.communicator_bytes)}) and "
-        "the allocator's reserve take",
-        markup=False,
+        "the allocator's reserve take"
     )
-    if memory.advice:
-        console.print(memory.advice, markup=False)
+    for line in filter(None, (memory.encoders, memory.advice)):
+        print_line(line)
+
+
+def _launch_name(launch: LaunchMemory) -> str:
+    work = "train" if launch.module == "dit" else launch.module
+    return f"{work} on {count_text(launch.degree, 'GPU')}"
+
+
+def _cells(launch: LaunchMemory, num_blocks: int) -> tuple[str, ...]:
+    """One text for each of `_COLUMNS`."""
+    kept = bytes_text(launch.use.activations)
+    if launch.recomputed_blocks:
+        kept = f"{kept} of {bytes_text(launch.all_kept_bytes)}"
+    is_training = launch.module == "dit"
+    return (
+        bytes_text(launch.use.total),
+        "yes" if launch.fits else "no",
+        f"{launch.recomputed_blocks} of {num_blocks}" if is_training else "–",
+        kept,
+        bytes_text(launch.use.workspace),
+    )
 
 
 def _launch_memory(costs: "CostModel", cascade: Cascade, degree: int) -> LaunchMemory:
@@ -200,20 +205,27 @@ def _remedy(
 def _other_advice(
     modelled: ModelledSteps, training: Cascade, launches: tuple[LaunchMemory, ...]
 ) -> str:
-    """What to change where no type of gradients helps."""
+    """What to change where no type of gradients helps; each problem has its own cure."""
+    encoding = "encode before step 1 (leave out --encode and --fill)"
+    if _least_degree(launches) is not None:
+        return f"{encoding}; or use GPUs with more memory"
+    if not _misfits(launches):
+        return _training_advice(modelled, training, launches, subject="training")
+    ways = _training_advice(modelled, training, launches, subject="it")
+    return f"do both: for the encoders: {encoding}; and for training: {ways}"
+
+
+def _training_advice(
+    modelled: ModelledSteps, training: Cascade, launches: tuple[LaunchMemory, ...], *, subject: str
+) -> str:
+    """What lets the clip train where no number of GPUs can."""
     from arachne.cost.fitting import fitting_text, roomier_text
 
     costs = modelled.first.costs
-    ways: list[str] = []
-    if _misfits(launches):
-        ways.append("encode before step 1 (leave out --encode and --fill)")
-    if _least_degree(launches) is None:
-        widest = [each for each in launches if each.module == "dit"][-1]
-        gpus = blocks(costs.cluster.num_gpus, widest.degree)[0]
-        if fitting := fitting_text(costs, training, gpus):
-            ways.append(f"training {fitting}")
-        smaller = f"lower {modelled.clips.shape_settings}"
-        ways.append(roomier_text(widest.use, costs.memory_bytes, smaller))
-    else:
-        ways.append("use GPUs with more memory")
-    return "; or ".join(ways)
+    widest = [each for each in launches if each.module == "dit"][-1]
+    gpus = blocks(costs.cluster.num_gpus, widest.degree)[0]
+    smaller = f"lower {modelled.clips.shape_settings}"
+    roomier = roomier_text(costs, training, gpus, smaller)
+    if fitting := fitting_text(costs, training, gpus):
+        return f"{subject} {fitting}; or {roomier}"
+    return roomier

@@ -127,8 +127,8 @@ def _check_ray() -> None:
 
 def _estimate_text(estimate: "Estimate") -> str:
     usable = estimate.clips["kept"] + estimate.clips["trimmed"]
-    rejected = [f"{line}\n" for line in _rejected_lines(estimate.rejected)]
-    return "".join(rejected) + (
+    lines = (*_rejected_lines(estimate.rejected), *_replaced_lines(estimate.replaced))
+    return "".join(f"{line}\n" for line in lines) + (
         f"{count_text(usable, 'clip')} to train, {estimate.clips['rejected']} rejected\n"
         f"to make: latents of {count_text(estimate.missing_latents, 'clip')}, "
         f"{count_text(estimate.missing_texts, 'caption')}\n"
@@ -149,8 +149,17 @@ def _rejected_lines(rejected: "Sequence[Rejected]") -> list[str]:
     return lines
 
 
+def _replaced_lines(names: Sequence[str]) -> list[str]:
+    """Files that were taken as they are now."""
+    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    files = count_text(len(names), "file")
+    what = "has changed since it was" if len(names) == 1 else "have changed since they were"
+    return [f"{files} {what} inspected, taken as now: {shown}"] if names else []
+
+
 def _outcome_text(outcome: "Outcome") -> str:
     lines = [f"rejected {rejected.clip}: {rejected.reason}" for rejected in outcome.rejected]
+    lines += _replaced_lines(outcome.replaced)
     usable = outcome.clips["kept"] + outcome.clips["trimmed"]
     lines.append(
         f"{count_text(usable, 'clip')} ready to train, {outcome.clips['rejected']} rejected; "

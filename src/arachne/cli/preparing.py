@@ -2,43 +2,38 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 
 from arachne.cli.preparing_display import Display
-from arachne.cli.run_dir import has_checkpoints, locked_run_dir, write_resolved
-from arachne.core.errors import ConfigError, DataError
+from arachne.cli.run_ledger import CurrentLedger, current_ledger, manifest_of, written_ledger
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger
-from arachne.core.strict_toml import load_toml
-from arachne.data.atomic_file import remove_leftovers
 from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Settled, Workshop
-from arachne.data.manifest import read_manifest, write_manifest
+from arachne.data.manifest import read_manifest
 from arachne.data.prepare import Latents, Piece, Store
 from arachne.models.first_frame import packed_values
 from arachne.models.interface import TextEncoder, VideoEncoder
-from arachne.reporting.run_files import MANIFEST, RESOLVED_CONFIG
 from arachne.runtime.world import join_world, leave_world, resolved_device_kind
 from arachne.trainer.config import RunConfig
 from arachne.trainer.preparation import (
     amend_manifest,
+    begun_ledger,
+    check_usable,
     decoders_per_process,
-    inspected,
     prepared_ledger,
     workshop_of,
 )
 from arachne.trainer.preparing_processes import make_on_processes
 from arachne.trainer.preparing_ray import make_on_ray, ray_cluster
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
-from arachne.trainer.sources import listed_clips
 
-_Make = Callable[[Sequence[Piece], Callable[[Settled], None]], None]
+_Make = Callable[[Workshop, Sequence[Piece], Callable[[Settled], None]], None]
 """Makes pieces and tells what became of each."""
 
 
@@ -76,6 +71,8 @@ class Outcome:
             latents, those of the same words their text.
         wall_s: Seconds that making them took.
         rejected: Every clip that cannot be trained.
+        replaced: Files that hold other content than when they were last inspected, by their names;
+            they are taken as they are now.
     """
 
     clips: dict[str, int]
@@ -83,6 +80,7 @@ class Outcome:
     cached: int
     wall_s: float
     rejected: tuple[Rejected, ...]
+    replaced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +94,7 @@ class Estimate:
         cache_bytes: Size of both.
         decoded_bytes: Size of the pixels that are decoded for it.
         rejected: Every clip that cannot be trained.
+        replaced: As of `Outcome`.
     """
 
     clips: dict[str, int]
@@ -104,6 +103,7 @@ class Estimate:
     cache_bytes: int
     decoded_bytes: int
     rejected: tuple[Rejected, ...]
+    replaced: tuple[str, ...]
 
 
 def estimate(config: RunConfig, request: Request) -> Estimate:
@@ -112,12 +112,11 @@ def estimate(config: RunConfig, request: Request) -> Estimate:
     Raises:
         ArachneError: The dataset or an encoder cannot be read.
     """
+    with Display(is_shown=True) as display:
+        found = current_ledger(config, display.progress, is_again=request.is_again)
+    ledger = found.ledger
     video_encoder, text_encoder = _encoders(config, "cpu")
     store = workshop_of(config, video_encoder, text_encoder).store
-    with Display(is_shown=True) as display:
-        manifest = _manifest(config)
-        stands = not request.is_again and _stands(config, manifest)
-        ledger = read_manifest(manifest) if stands else inspected(config, display.progress)
     missing, _ = _missing(store, ledger, is_again=request.is_again)
     geometry = family_named(config.model.family).geometry
     buckets = [piece.row.bucket for piece in missing if isinstance(piece, Latents)]
@@ -135,6 +134,7 @@ def estimate(config: RunConfig, request: Request) -> Estimate:
         cache_bytes=4 * values,
         decoded_bytes=3 * pixels,
         rejected=_rejected(ledger),
+        replaced=found.replaced,
     )
 
 
@@ -147,11 +147,10 @@ def prepare_on_processes(config: RunConfig, request: Request) -> Outcome:
     device = resolved_device_kind(config.run.device)
     usual = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
     num_processes = request.workers or usual
-    workshop = _workshop(
-        config, request, device=device, num_decoders=decoders_per_process(device, num_processes)
-    )
 
-    def make(missing: Sequence[Piece], on_settled: Callable[[Settled], None]) -> None:
+    def make(
+        workshop: Workshop, missing: Sequence[Piece], on_settled: Callable[[Settled], None]
+    ) -> None:
         make_on_processes(
             workshop,
             missing,
@@ -160,7 +159,8 @@ def prepare_on_processes(config: RunConfig, request: Request) -> Outcome:
             on_settled=on_settled,
         )
 
-    return _prepare(config, request, workshop.store, make)
+    num_decoders = decoders_per_process(device, num_processes)
+    return _prepare(config, request, make, device=device, num_decoders=num_decoders)
 
 
 def prepare_on_ray(config: RunConfig, request: Request) -> Outcome:
@@ -172,11 +172,10 @@ def prepare_on_ray(config: RunConfig, request: Request) -> Outcome:
     with ray_cluster() as cluster:
         device = cluster.device(config.run.device)
         num_actors = cluster.num_actors(device, request.workers)
-        workshop = _workshop(
-            config, request, device=device, num_decoders=cluster.cpus_per_actor(device)
-        )
 
-        def make(missing: Sequence[Piece], on_settled: Callable[[Settled], None]) -> None:
+        def make(
+            workshop: Workshop, missing: Sequence[Piece], on_settled: Callable[[Settled], None]
+        ) -> None:
             make_on_ray(
                 workshop,
                 missing,
@@ -186,13 +185,22 @@ def prepare_on_ray(config: RunConfig, request: Request) -> Outcome:
                 on_settled=on_settled,
             )
 
-        return _prepare(config, request, workshop.store, make)
+        num_decoders = cluster.cpus_per_actor(device)
+        return _prepare(config, request, make, device=device, num_decoders=num_decoders)
 
 
-def _prepare(config: RunConfig, request: Request, store: Store, make: _Make) -> Outcome:
+def _prepare(
+    config: RunConfig, request: Request, make: _Make, *, device: str, num_decoders: int
+) -> Outcome:
     """The run's ledger, then what the cache lacks, made by an engine."""
-    with Display(is_shown=True) as display, _written_manifest(config, request, display) as manifest:
-        missing, num_cached = _begin(store, manifest, is_again=request.is_again)
+    with (
+        Display(is_shown=True) as display,
+        written_ledger(config, display.progress, is_again=request.is_again) as found,
+    ):
+        # Only now that there is something to encode.
+        workshop = _workshop(config, request, device=device, num_decoders=num_decoders)
+        store = workshop.store
+        missing, num_cached = _begin(store, found.path, is_again=request.is_again)
         begin_s = time.monotonic()
         reasons: dict[str, str] = {}
         settled: set[str] = set()
@@ -203,12 +211,13 @@ def _prepare(config: RunConfig, request: Request, store: Store, make: _Make) -> 
                 reasons[event.key] = event.reason
             display.progress("preparing", len(settled), len(missing))
 
-        make(missing, on_settled)
+        make(workshop, missing, on_settled)
+        store.tidy()
         # What could not be made this time only, such as of a file that was away, is told, and
         # tried again by the next one; what never can, the store remembers.
-        ledger = store.amended(amend_manifest(manifest, store, {}), reasons)
+        ledger = store.amended(amend_manifest(found.path, store, {}), reasons)
     counts = (len(missing), num_cached)
-    return _outcome(config, store, ledger, counts, time.monotonic() - begin_s)
+    return _outcome(config, found, ledger, counts, time.monotonic() - begin_s)
 
 
 def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
@@ -218,33 +227,34 @@ def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
         ArachneError: See `core.errors`.
     """
     world = join_world(config.run.device, config.run.timeout_s)
-    device = world.device.type
-    workshop = _workshop(
-        config,
-        request,
-        device=str(world.device),
-        num_decoders=decoders_per_process(device, world.ranks_per_node),
-    )
+    device, path = world.device.type, manifest_of(config)
     with ExitStack() as stack:
         display = stack.enter_context(Display(is_shown=world.rank == 0))
+        found: CurrentLedger | None = None
+        if world.rank == 0:
+            context = written_ledger(config, display.progress, is_again=request.is_again)
+            found = stack.enter_context(context)
+        begun = begun_ledger(
+            world, config, manifest=path, progress=display.progress, is_current=True
+        )
+        workshop = _workshop(
+            config,
+            request,
+            device=str(world.device),
+            num_decoders=decoders_per_process(device, world.ranks_per_node),
+        )
         counts = (0, 0)
         if world.rank == 0:
-            manifest = stack.enter_context(_written_manifest(config, request, display))
-            missing, num_cached = _begin(workshop.store, manifest, is_again=request.is_again)
+            missing, num_cached = _begin(workshop.store, path, is_again=request.is_again)
             counts = (len(missing), num_cached)
         begin_s = time.monotonic()
         ledger = prepared_ledger(
-            world,
-            config,
-            workshop,
-            manifest=_manifest(config),
-            progress=display.progress,
-            is_final=False,
+            world, config, workshop, begun, progress=display.progress, is_final=False
         )
     leave_world()  # not after an error: peers may still wait
-    if world.rank != 0:
+    if found is None:
         return None
-    return _outcome(config, workshop.store, ledger, counts, time.monotonic() - begin_s)
+    return _outcome(config, found, ledger, counts, time.monotonic() - begin_s)
 
 
 def _workshop(config: RunConfig, request: Request, *, device: str, num_decoders: int) -> Workshop:
@@ -263,70 +273,9 @@ def _encoders(config: RunConfig, device: str) -> tuple[VideoEncoder, TextEncoder
     )
 
 
-def _manifest(config: RunConfig) -> Path:
-    return Path(config.run.dir) / MANIFEST
-
-
-@contextmanager
-def _written_manifest(config: RunConfig, request: Request, display: Display) -> Iterator[Path]:
-    """The manifest of the run's clips; a context in which nobody trains in the run's folder.
-
-    Others may do this for the same run at the same time: they write the same.
-
-    Raises:
-        ConfigError: Somebody trains there, or the folder holds a run with other data.
-        DataError: The dataset cannot be read.
-    """
-    run_dir, manifest = Path(config.run.dir), _manifest(config)
-    with locked_run_dir(run_dir, is_shared=True):
-        if request.is_again or not _stands(config, manifest):
-            _check_may_be_replaced(run_dir)
-            ledger = inspected(config, display.progress)
-            # Settings go last: after a kill in between the manifest does not pass for theirs. They
-            # go first too where there are none, since a manifest alone is not known as ours.
-            if not (run_dir / RESOLVED_CONFIG).is_file():
-                _write_settings(config, run_dir)
-            write_manifest(ledger, manifest)
-            _write_settings(config, run_dir)
-        yield manifest
-
-
-def _check_may_be_replaced(run_dir: Path) -> None:
-    if has_checkpoints(run_dir):
-        raise ConfigError(
-            f"run.dir {str(run_dir)!r} holds checkpoints of a run whose clips are not these; "
-            "choose another run.dir"
-        )
-    if (run_dir / MANIFEST).is_file() and not (run_dir / RESOLVED_CONFIG).is_file():
-        raise ConfigError(
-            f"run.dir {str(run_dir)!r} holds {MANIFEST!r}, which no run of Arachne wrote; choose "
-            "an empty or new folder"
-        )
-
-
-def _write_settings(config: RunConfig, run_dir: Path) -> None:
-    temporary = run_dir / f".{RESOLVED_CONFIG}.{uuid4().hex}.tmp"
-    write_resolved(config, temporary)
-    os.replace(temporary, run_dir / RESOLVED_CONFIG)
-
-
-def _stands(config: RunConfig, manifest: Path) -> bool:
-    """Whether the manifest is of these clips and settings, so that inspecting gives it again."""
-    resolved = manifest.with_name(RESOLVED_CONFIG)
-    if not manifest.is_file() or not resolved.is_file():
-        return False
-    before = load_toml(resolved, RunConfig)
-    same_data = replace(before.data, cache=config.data.cache, held_out=config.data.held_out)
-    if same_data != config.data or before.model.family != config.model.family:
-        return False
-    clips = listed_clips(config.data)
-    listed = dict.fromkeys(row.clip.listed for row in read_manifest(manifest).rows)
-    return tuple(dict.fromkeys(clips)) == tuple(listed)
-
-
 def _begin(store: Store, manifest: Path, *, is_again: bool) -> tuple[tuple[Piece, ...], int]:
     """Tidy the cache; the pieces of work that are missing in it, and how many it has."""
-    remove_leftovers(store.cache_dir)
+    store.tidy()
     ledger = read_manifest(manifest)
     missing, num_cached = _missing(store, ledger, is_again=is_again)
     if is_again:
@@ -345,21 +294,22 @@ def _missing(store: Store, ledger: Ledger, *, is_again: bool) -> tuple[tuple[Pie
 
 
 def _outcome(
-    config: RunConfig, store: Store, ledger: Ledger, counts: tuple[int, int], wall_s: float
+    config: RunConfig,
+    found: CurrentLedger,
+    ledger: Ledger,
+    counts: tuple[int, int],
+    wall_s: float,
 ) -> Outcome:
     """`counts` are the arrays that were missing, and those that were cached, before the work."""
     num_missing, num_cached = counts
-    if not ledger.usable:
-        raise DataError(
-            f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
-            f"see why with: arachne inspect {config.data.path}"
-        )
+    check_usable(config.data, ledger)
     return Outcome(
         clips=ledger.counts,
         made=num_missing,
         cached=num_cached,
         wall_s=round(wall_s, 3),
         rejected=_rejected(ledger),
+        replaced=found.replaced,
     )
 
 

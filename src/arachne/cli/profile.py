@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from arachne.cli.counts import check_ranks
 from arachne.cli.run_file import add_run_file, loaded_config
-from arachne.core.errors import ConfigError, DataError
+from arachne.cli.written_file import check_place, write_file
+from arachne.core.errors import ConfigError
+from arachne.core.local_path import local_path
 from arachne.core.strict_json import to_json
-from arachne.core.units import count_text
+from arachne.core.units import count_text, percent_text
 
 if TYPE_CHECKING:
     from arachne.cost.calibration import Calibration
@@ -37,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--ranks", type=int, help="ranks (default: as for train)")
     parser.add_argument(
         "--output",
-        type=Path,
+        type=local_path,
         default=Path("machine.toml"),
         metavar="FILE.toml",
         help="the cluster file to write (default: machine.toml)",
@@ -76,14 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         )[0]
     errors = (
         f"|predicted / measured - 1| over {calibration.num_launches:,} launches: "
-        f"median {calibration.median_error:.1%}, 95th percentile {calibration.p95_error:.1%}; "
+        f"median {percent_text(calibration.median_error, 1)}, "
+        f"95th percentile {percent_text(calibration.p95_error, 1)}; "
         f"{count_text(calibration.num_outliers, 'outlier')}"
     )
     comment = f"Measured by `arachne profile` on {ranks} ranks with one model.\n{errors}"
-    try:
-        path.write_text(cluster_file_text(calibration.cluster, comment=comment))
-    except OSError as error:
-        raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose --output") from error
+    write_file(path, cluster_file_text(calibration.cluster, comment=comment))
     if arguments.json:
         print(to_json(calibration))
     else:
@@ -95,8 +95,7 @@ def _check_output(path: Path) -> None:
     """Refuse a file that cannot be written, before minutes of measuring."""
     if path.suffix != ".toml":
         raise ConfigError(f"--output {str(path)!r} does not end in .toml; name it so")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--output: there is no folder {str(path.parent)!r}; make it first")
+    check_place(path)
 
 
 def _measure(world: "World", config: "RunConfig") -> "Calibration":

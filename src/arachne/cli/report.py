@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arachne.core.errors import DataError
+from arachne.core.local_path import local_path
+from arachne.core.refused_write import refusal
 from arachne.core.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=local_path, help="folder of a run")
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="the page (default: RUN_DIR/report.html)"
+        "--output", metavar="FILE", type=local_path, help="the page (default: RUN_DIR/report.html)"
     )
     parser.add_argument("--json", action="store_true", help="print the headline figures as JSON")
     parser.set_defaults(run=run)
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             write_perfetto(perfetto_path, data.all_traces, data.plans)
     except OSError as error:
         raise DataError(
-            f"cannot write {str(error.filename or page_path)!r}: {error.strerror}; choose another "
+            f"cannot write {str(error.filename or page_path)!r}: {refusal(error)}; choose another "
             "--output"
         ) from error
     if arguments.json:

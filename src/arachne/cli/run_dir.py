@@ -23,7 +23,6 @@ from arachne.trainer.config import RunConfig
 from arachne.trainer.kept_ledger import KEPT, give_back_ledger, keep_ledger
 
 _LOCK = ".lock"
-_JOB = ".torchrun"
 _PAUSE_S = 0.2
 _HANG_REPORTS = "hang-*.txt"
 
@@ -43,6 +42,7 @@ _STALE = (
     run_files.PERFETTO,
     run_files.TENSORBOARD,
     run_files.WANDB_ID,
+    run_files.DISPLAY,
 )
 
 Resume = Literal["no", "if-any", "must"]
@@ -67,6 +67,7 @@ def opened_run_dir(
     Raises:
         ConfigError: A run stands there and `resume` was not asked for, it has other settings, or
             another process trains there.
+        DataError: Something else has the name of one of a run's files.
         CheckpointError: There is nothing to resume.
     """
     run_dir = Path(config.run.dir)
@@ -101,11 +102,14 @@ def locked_run_dir(
 
     Raises:
         ConfigError: Another process does, or the folder cannot be written.
+        DataError: Something else has the name of one of a run's files.
     """
+    run_files.check_kinds(run_dir, KEPT, _LOCK)
     with _disk_errors_named(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK  # a pipe of that name waits for nobody
-        lock = os.fdopen(os.open(run_dir / _LOCK, flags, 0o666), "ab")
+        # Over NFS a shared lock asks for a file that can be read, and another for one to write.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK  # a pipe of that name waits for nobody
+        lock = os.fdopen(os.open(run_dir / _LOCK, flags, 0o666), "rb+", buffering=0)
     with lock:
         _lock(lock, run_dir, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX, patience_s)
         yield
@@ -128,13 +132,14 @@ def _lock(file: IO[bytes], run_dir: Path, kind: int, patience_s: float) -> None:
 
 
 def _check(config: RunConfig, run_dir: Path, *, resume: bool) -> None:
-    if resume:
-        _check_same_run(config, run_dir)
-    elif (root := checkpoints_dir(run_dir)).exists() and not root.is_dir():
+    root = checkpoints_dir(run_dir)
+    if root.exists() and not root.is_dir():
         raise ConfigError(
             f"{str(root)!r} is no folder, so that no checkpoint can be saved in it; move it away, "
             "or choose another run.dir"
         )
+    if resume:
+        _check_same_run(config, run_dir)
     elif has_checkpoints(run_dir):
         raise ConfigError(
             f"run.dir {str(run_dir)!r} already holds checkpoints; add --resume to go on with that "
@@ -156,7 +161,7 @@ def _disk_errors_named(run_dir: Path) -> Iterator[None]:
 
 def is_same_job(run_dir: Path, torchrun_id: str) -> bool:
     """Whether the job of torchrun that trained there last is this one; an empty name is none."""
-    path = run_dir / _JOB
+    path = run_dir / run_files.JOB
     return bool(torchrun_id) and path.is_file() and path.read_text("utf-8") == torchrun_id
 
 
@@ -167,7 +172,7 @@ def note_job(run_dir: Path, torchrun_id: str) -> None:
         ConfigError: The folder cannot be written.
     """
     with _disk_errors_named(run_dir):
-        (run_dir / _JOB).write_text(torchrun_id, "utf-8")
+        (run_dir / run_files.JOB).write_text(torchrun_id, "utf-8")
 
 
 def _check_made_by_a_run(run_dir: Path) -> None:
@@ -194,6 +199,7 @@ def opened_checkpoint(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]
             f"{str(run_dir)!r} is not a run: it has no {run_files.RESOLVED_CONFIG}; name the "
             "run.dir of an `arachne train`"
         )
+    run_files.check_kinds(run_dir)
     config = load_toml(run_dir / run_files.RESOLVED_CONFIG, RunConfig)
     if step is None:
         return config, newest(run_dir, on_skip=print)

@@ -6,10 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from arachne.core.errors import ConfigError
+from arachne.core.families import family_named
 from arachne.core.strict_toml import load_toml
 from arachne.data.remote_path import dataset_path
 from arachne.planner.registry import planner_named
 from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.model import ModelSettings
 
 _KINDS = {
     "model.pretrained": "folder or safetensors file",
@@ -41,7 +43,8 @@ def loaded_config(
     Args:
         arguments: With those of `add_run_file`.
         needs_data: The dataset has to exist.
-        needs_model: The model has to be one that can be built, and not only planned for.
+        needs_model: The model has to be one that can be built, and not only planned for: without
+            it, a preset stands for its folders, where they are missing.
 
     Raises:
         ConfigError: A setting is unknown, mistyped, or cannot work.
@@ -64,10 +67,16 @@ def loaded_config(
         ),
     ):
         path = dataset_path(name) if setting.startswith("data.") else Path(name)
+        if not needs_model and setting in missing_folders(config.model):
+            continue
         if name != built_in and not path.exists():
             known = f"{built_in!r} or " if built_in else ""
             kind = _KINDS.get(setting, "folder")
-            raise ConfigError(f"{setting} {name!r} does not exist; name {known}an existing {kind}")
+            instead = ", or a model.preset, which has its sizes" if _stands_in(setting) else ""
+            raise ConfigError(
+                f"{setting} {name!r} does not exist; name {known}an existing {kind}"
+                + ("" if needs_model else instead)
+            )
     if needs_model and config.lora.is_on and find_spec("peft") is None:
         raise ConfigError(
             "[lora] needs the package peft, which is not installed; pip install 'arachne[lora]'"
@@ -83,6 +92,23 @@ def loaded_config(
             "pip install 'arachne[eight-bit]', or choose 'adamw'"
         )
     return config
+
+
+def _stands_in(setting: str) -> bool:
+    """Whether planning needs no folder where there is a preset."""
+    return setting in ("model.pretrained", "model.video_encoder", "model.text_encoder")
+
+
+def missing_folders(model: ModelSettings) -> tuple[str, ...]:
+    """Settings whose folders are not here, where a preset has the sizes that planning needs."""
+    if model.preset not in family_named(model.family).presets:
+        return ()
+    folders = {
+        "model.pretrained": model.pretrained,
+        "model.video_encoder": "" if model.video_encoder == "dct" else model.video_encoder,
+        "model.text_encoder": "" if model.text_encoder == "hashed" else model.text_encoder,
+    }
+    return tuple(name for name, path in folders.items() if path and not Path(path).exists())
 
 
 def check_data(config: RunConfig, *, is_listed: bool, is_cached: bool = True) -> None:

@@ -10,6 +10,8 @@ from arachne.cli.counts import check_count
 from arachne.cli.run_dir import opened_checkpoint
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError, DataError
+from arachne.core.local_path import local_path
+from arachne.core.refused_write import refusal
 from arachne.reporting.run_files import SAMPLES
 
 _MAX_PIXELS = 2**30
@@ -35,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a run")
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=local_path, help="folder of a run")
     parser.add_argument("--prompt", required=True, help="what the video should show")
     parser.add_argument(
         "--size",
@@ -57,7 +59,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--image", type=Path, metavar="FILE", help="what the video begins with, for image to video"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE.mp4", help="where the video goes")
+    parser.add_argument(
+        "--output", type=local_path, metavar="FILE.mp4", help="where the video goes"
+    )
     parser.set_defaults(run=run)
 
 
@@ -67,29 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ArachneError: There is no run or checkpoint, or a size is not legal.
     """
-    from arachne.core.families import family_named
     from arachne.reporting.video_files import contact_sheet, write_mp4
+    from arachne.trainer.sample_request import SampleRequest
 
     run_dir: Path = arguments.run_dir
     _check(arguments)
     config, checkpoint = opened_checkpoint(run_dir, arguments.checkpoint)
     bucket = Bucket.parse(arguments.size) if arguments.size else _usual_bucket(run_dir)
-    family_named(config.model.family).geometry.check(bucket)
     if bucket.num_pixels > _MAX_PIXELS:
         raise ConfigError(
             f"--size {bucket} is {bucket.num_pixels:.3g} pixels; sampling takes at most "
             f"{_MAX_PIXELS:.3g}"
         )
 
-    from arachne.trainer.generate import SampleRequest, generate
-
-    low, high = config.objective.timestep_range
-    if (low, high) != (0.0, 1.0) and not config.model.other_expert:
-        print(
-            f"this model was trained at noise levels {low:g} to {high:g} alone, and draws the "
-            "others too; name model.other_expert in the run file to draw with both"
-        )
-    print(f"sampling {bucket} from {checkpoint.name} in {arguments.steps} steps")
     request = SampleRequest(
         prompt=arguments.prompt,
         bucket=bucket,
@@ -98,6 +92,17 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         image=arguments.image,
     )
+    request.check(config)
+
+    from arachne.trainer.generate import generate
+
+    low, high = config.objective.timestep_range
+    if (low, high) != (0.0, 1.0) and not config.model.other_expert:
+        print(
+            f"this model was trained at noise levels {low:g} to {high:g} alone, and draws the "
+            "others too; name model.other_expert in the run file to draw with both"
+        )
+    print(f"sampling {bucket} from {checkpoint.name} in {arguments.steps} steps")
     frames = generate(config, checkpoint, request, arguments.weights)
     path = arguments.output or _free_path(run_dir / SAMPLES, arguments.prompt, arguments.seed)
     try:
@@ -105,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_mp4(path, frames, config.data.fps)
         contact_sheet(path.with_suffix(".png"), [(arguments.prompt, frames)], 8)
     except OSError as error:
-        raise DataError(f"cannot write {str(path)!r}: {error.strerror}; choose --output") from error
+        raise DataError(f"cannot write {str(path)!r}: {refusal(error)}; choose --output") from error
     print(f"video:   {path}\npicture: {path.with_suffix('.png')}")
     return 0
 

@@ -20,10 +20,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from arachne.core.errors import visible
 from arachne.core.lasting_streams import LastingStream
 from arachne.core.ledger import Ledger
 from arachne.core.refused_write import refusal
-from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.core.units import bytes_text, count_text, percent_text, seconds_text
 from arachne.reporting.run_files import DISPLAY, MANIFEST, StepMetrics
 from arachne.trainer.config import RunConfig
 
@@ -84,10 +85,11 @@ class TrainingDisplay:
                 self._file.close()
 
     def say(self, text: str) -> None:
-        """One line."""
-        self._console.print(escape(text))
+        """One line; it may quote names from files."""
+        line = escape(visible(text))
+        self._console.print(line)
         if self._is_lost():
-            self._console.print(escape(text))
+            self._console.print(line)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """A stretch of work with a known length."""
@@ -195,13 +197,13 @@ def figures_text(metrics: StepMetrics, *, is_short: bool) -> str:
         ("data wait", metrics.load_share if not is_short else None),
     ):
         if share is not None:
-            parts.append(f"{label} {share:.{0 if share >= 0.1 else 1}%}")
+            parts.append(f"{label} {percent_text(share, 0 if share >= 0.1 else 1)}")
     if metrics.peak_memory_bytes is not None:
         parts.append(bytes_text(metrics.peak_memory_bytes))
     parts += _troubles(metrics)
     if not is_short:
         if metrics.launch_error is not None:
-            parts.append(f"launch times off by {metrics.launch_error:.0%}")
+            parts.append(f"launch times off by {percent_text(metrics.launch_error)}")
         if metrics.time_left_s:
             parts.append(f"{seconds_text(metrics.time_left_s)} left")
     return "  ".join(parts)
@@ -210,7 +212,7 @@ def figures_text(metrics: StepMetrics, *, is_short: bool) -> str:
 def _troubles(metrics: StepMetrics) -> list[str]:
     """Slow ranks, and what the run had to do without so far."""
     slow = enumerate(metrics.rank_speeds or ())
-    parts = [f"rank {rank} at {speed:.0%} speed" for rank, speed in slow if speed < 1.0]
+    parts = [f"rank {rank} at {percent_text(speed)} speed" for rank, speed in slow if speed < 1.0]
     del parts[_MAX_SLOW:]
     if metrics.skipped_steps:
         parts.append(f"{count_text(metrics.skipped_steps, 'step')} skipped")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from arachne.core.errors import ConfigError
 
-_PATTERN = re.compile(r"(\d{1,9})x(\d{1,9})x(\d{1,9})")
+_PATTERN = re.compile(r"([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)

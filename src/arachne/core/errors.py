@@ -34,10 +34,11 @@ class ArachneError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(_visible(message))
+        super().__init__(visible(message))
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
+    """One line of what prints: line ends, and what moves a terminal's cursor, are written out."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

@@ -1,7 +1,7 @@
 """The ledger: a row per input clip, or per piece of it, saying what became of it and why."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from arachne.core.bucket import Bucket
@@ -24,6 +24,8 @@ class LedgerRow:
         content: SHA-256 of the source file's bytes; empty if the file could not be read.
         num_frames: Frames that the file has for it, before retiming; 0 if they are not known.
         is_decoded: Whether decoding has counted them all; else they are estimated from packets.
+        stamp: Of the source file as it was when it was hashed (`data/file_stamp.py`); empty if it
+            was not. Not compared: a copy of a dataset gives the same ledger.
     """
 
     clip: Clip
@@ -35,6 +37,7 @@ class LedgerRow:
     content: str
     num_frames: int = 0
     is_decoded: bool = False
+    stamp: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         assert (self.bucket is None) == (self.status == "rejected"), self

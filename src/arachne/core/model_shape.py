@@ -113,6 +113,7 @@ class ModelShape:
             after it are drawn: image to video without further channels.
         image_size: Width of an image encoder's states of that frame; 0 without one.
         image_tokens: How many states those are; 0 without them.
+        only_bucket: The one shape of clips whose positions it learned; None takes any.
     """
 
     family: str
@@ -131,6 +132,7 @@ class ModelShape:
     image_size: int = 0
     image_tokens: int = 0
     keeps_first_frame: bool = False
+    only_bucket: Bucket | None = None
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -154,6 +156,18 @@ class ModelShape:
     def sees_first_frame(self) -> bool:
         """Whether it is a model of image to video."""
         return self.keeps_first_frame or self.condition_channels > 0
+
+    def check_bucket(self, bucket: Bucket) -> None:
+        """Refuse a clip's shape for which the model has no positions.
+
+        Raises:
+            ConfigError: Names the one that it has.
+        """
+        if self.only_bucket not in (None, bucket):
+            raise ConfigError(
+                f"bucket {bucket}: this model learned the positions of {self.only_bucket} alone; "
+                "use that"
+            )
 
     @property
     def pooled_rows(self) -> int:
@@ -187,7 +201,7 @@ _OPTIONAL_SIZES = (
 _SIZES = tuple(
     field.name
     for field in fields(ModelShape)
-    if field.name not in ("family", "keeps_first_frame", *_OPTIONAL_SIZES)
+    if field.name not in ("family", "keeps_first_frame", "only_bucket", *_OPTIONAL_SIZES)
 )
 
 

@@ -1,7 +1,13 @@
 """What the system means when it refuses a write, in words that say what to do."""
 
 import errno
+import os
+import re
 import resource
+
+from arachne.core.errors import first_line
+
+_NUMBER = re.compile(r"os error ([0-9]+)")
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Refusals that have nothing to do with what is written: a disk, a quota or a limit is full."""
@@ -14,6 +20,15 @@ def refusal(error: OSError) -> str:
     if error.errno == errno.EBADF:
         return "it is closed"  # a standard stream is; nothing else of ours is written by number
     return error.strerror or str(error)
+
+
+def refusal_of_library(error: Exception) -> str:
+    """The same of a library's error that tells the system's in words: `… (os error 27)`."""
+    found = _NUMBER.search(str(error))
+    if found is None:
+        return first_line(error)
+    number = int(found[1])
+    return refusal(OSError(number, os.strerror(number)))
 
 
 def _limit_text() -> str:

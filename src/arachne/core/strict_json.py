@@ -1,5 +1,7 @@
-"""Core values to JSON and back, strictly: unknown, missing and mistyped keys are errors."""
+"""Core values to JSON and back, strictly: unknown, missing, doubled or mistyped keys are errors."""
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -41,16 +43,32 @@ def from_json(
         return value
     try:
         table = msgspec.json.decode(text)
+        json.loads(text, object_pairs_hook=_without_doubled_keys)
         unknown = unknown_key(kind, table)
         if unknown is not None:
             raise DataError(f"{what}: unknown key {unknown.describe()}")
         return msgspec.convert(table, kind)
-    except (msgspec.MsgspecError, AssertionError, UnicodeError, RecursionError) as error:
+    except AssertionError as error:
+        raise DataError(f"{what} cannot be read: impossible value {error}") from error
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise DataError(f"{what} cannot be read: {error}") from error
     except DataError:
         raise
     except ArachneError as error:
         raise DataError(f"{what} cannot be read: {error}") from error
+
+
+def _without_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table, if none of its keys is there twice: readers would differ on which one counts."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        doubled, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise _DoubledKeyError(f"key {doubled!r} is there twice; leave one out")
+    return table
+
+
+class _DoubledKeyError(ArachneError):
+    """A key is there twice."""
 
 
 def _as_written(text: str | bytes, kind: type[T], written: Callable[[T], str]) -> T | None:

@@ -34,6 +34,11 @@ def _three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def percent_text(share: float, digits: int = 0) -> str:
+    """A share of 1 in per cent, with so many decimals: `12 %`."""
+    return f"{100.0 * share:.{digits}f} %"
+
+
 def step_text(index: int) -> str:
     """How messages name the step with an index, counted from 1 as the progress lines do."""
     return f"step {index + 1}"

@@ -1,11 +1,14 @@
 """Bytes that one rank of a launch keeps between forward and backward, by recompute level."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 
 from arachne.core.activation_inputs import BlockRun, Kept
 from arachne.core.model_shape import ModelShape
 from arachne.cost.model_counts import model_counts
+from arachne.cost.trained_part import BlockPart, TrainedPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ def launch_activations(
     degree: int,
     element_bytes: int,
     is_adapted: bool = False,
+    trained: TrainedPart | None = None,
     /,
 ) -> LaunchActivations:
     """What one of `degree` ranks keeps of `num_clips` clips of `num_tokens` tokens.
@@ -52,7 +56,8 @@ def launch_activations(
     Video tokens are shared out over the degree, others too in families of joint attention. Each
     rank computes the patch embedding in whole, but keeps its own tokens of it. Ignores the padding
     of uneven shards, what a clip keeps once (modulation, masks), and the statistics of norms and
-    softmax (about 0.2 % at 128 a head).
+    softmax (about 0.2 % at 128 a head). Of a partly frozen model a frozen block counts as if it had
+    adapters, a partly trained one and the ends as if all of them were trained: rather too much.
 
     Args:
         shape: Of the model.
@@ -61,6 +66,7 @@ def launch_activations(
         degree: Ranks.
         element_bytes: Of an activation.
         is_adapted: Adapters are trained beside frozen weights, which keep less.
+        trained: The trained part of a model without adapters; None is all of it.
     """
     inputs = model_counts(shape).activations
     video_tokens = num_clips * num_tokens / degree
@@ -69,16 +75,29 @@ def launch_activations(
     def num_bytes(kept: Kept) -> float:
         return kept.num_bytes(video_tokens, other_tokens, element_bytes)
 
-    def of_block(run: BlockRun) -> float:
-        return num_bytes(run.adapted if is_adapted else run.trained)
+    def block_bytes(run: BlockRun, part: BlockPart) -> tuple[float, float]:
+        if part == "passed":
+            return 0.0, 0.0
+        return num_bytes(run.trained if part == "trained" else run.adapted), num_bytes(run.entered)
 
-    runs = tuple(
-        (run.num_blocks, of_block(run), num_bytes(run.entered))
-        for run in inputs.blocks
-        if run.num_blocks
-    )
+    whole: BlockPart = "frozen" if is_adapted else "trained"
+    parts = _parts(inputs.blocks, trained or whole)
+    runs = tuple((run.num_blocks, *block_bytes(run, part)) for run, part in parts if run.num_blocks)
     return LaunchActivations(
         ends_bytes=0.0 if is_adapted else num_bytes(inputs.ends),
         runs=runs,
-        work_bytes=max(block_bytes for _, block_bytes, _ in runs),
+        work_bytes=max(bytes_of_block for _, bytes_of_block, _ in runs),
     )
+
+
+def _parts(
+    runs: Sequence[BlockRun], trained: TrainedPart | BlockPart
+) -> list[tuple[BlockRun, BlockPart]]:
+    """Runs of blocks of one kind that are all passed, frozen or trained."""
+    if not isinstance(trained, TrainedPart):
+        return [(run, trained) for run in runs]
+    kinds = [run for run in runs for _ in range(run.num_blocks)]
+    return [
+        (replace(run, num_blocks=len(list(same))), part)
+        for (run, part), same in groupby(zip(kinds, trained.blocks, strict=True))
+    ]

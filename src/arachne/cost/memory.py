@@ -76,8 +76,9 @@ def resident_use(
     """What every rank holds all the time.
 
     With P parameters of e bytes, of them B in L blocks (b bytes each), n of these blocks swapped,
-    A parameters trained (P, or those of adapters), gradients of g bytes, o bytes of master weight
-    and optimizer state (AdamW: 3·max(4, e)), weights shared out over q ranks and I parameters idle:
+    A parameters trained (P, a part of them, or those of adapters), gradients of g bytes, o bytes of
+    master weight and optimizer state (AdamW: 3·max(4, e)), weights shared out over q ranks and I
+    parameters idle:
 
         weights   = ((P − B)·e + B·b·(L − n)/L) / q (+ A·e of adapters) + 2 blocks if n > 0 or q > 1
                     + I·e

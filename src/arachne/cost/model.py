@@ -352,9 +352,10 @@ def _fixed_seconds(
 def _activations(
     costs: CostModel, num_tokens: int, num_clips: int, degree: int
 ) -> LaunchActivations:
-    is_adapted = costs.state.num_adapter_weights is not None
+    state = costs.state
+    is_adapted = state.num_adapter_weights is not None
     return launch_activations(
-        costs.model, num_tokens, num_clips, degree, costs.element_bytes, is_adapted
+        costs.model, num_tokens, num_clips, degree, costs.element_bytes, is_adapted, state.trained
     )
 
 

@@ -8,6 +8,7 @@ from arachne.core.blocks import plan_blocks
 from arachne.core.errors import ConfigError
 from arachne.core.model_shape import ModelShape
 from arachne.cost.model_counts import model_counts
+from arachne.cost.trained_part import TrainedPart
 
 GradientStorage = Literal["float32", "bfloat16", "host"]
 
@@ -44,7 +45,9 @@ class TrainingState:
         optimizer_bytes: Of master weight and optimizer state, for each trained weight; None is
             AdamW's, three numbers of 4 bytes or of the model's type if that is wider.
         num_adapter_weights: Parameters of adapters (LoRA), which alone are trained; None trains the
-            whole model.
+            whole model, or `trained` of it.
+        trained: The part of the model that is trained where some of it is frozen; None trains all,
+            or adapters.
         base_bits: Bits of a frozen weight in the blocks; None is the model's own type.
         swapped_layers: Blocks whose weights wait in the host's memory until they are used.
         parameter_shards: Neighbouring ranks that share out weights and gradients (ZeRO-3 inside the
@@ -62,6 +65,7 @@ class TrainingState:
     gradients: GradientStorage = "float32"
     optimizer_bytes: float | None = None
     num_adapter_weights: int | None = None
+    trained: TrainedPart | None = None
     base_bits: BaseBits | None = None
     swapped_layers: int = 0
     parameter_shards: int = 1
@@ -84,6 +88,8 @@ class TrainingState:
         for name in _NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"training state: {name} is {getattr(self, name)}; 0 is none")
+        if self.num_adapter_weights is not None and self.trained is not None:
+            raise ConfigError("training state: adapters are trained alone, or parts of the model")
         if self.num_adapter_weights is not None and self.num_adapter_weights < 0:
             raise ConfigError(
                 f"training state: num_adapter_weights is {self.num_adapter_weights}; "
@@ -117,6 +123,8 @@ class TrainingState:
         """Parameters with gradients and optimizer state."""
         if self.num_adapter_weights is not None:
             return self.num_adapter_weights
+        if self.trained is not None:
+            return self.trained.num_parameters
         return model_counts(shape).parameters
 
 

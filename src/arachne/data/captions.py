@@ -1,16 +1,19 @@
 """Text files that people wrote on any system, as plain text."""
 
 from arachne.core.errors import DataError
-from arachne.data.remote_path import DatasetPath
+from arachne.data.remote_path import DatasetPath, RemotePath
+from arachne.data.table_room import check_text_room
 
 
 def read_text(path: DatasetPath, name: str) -> str:
     """A UTF-8 file's text without its byte order mark; `name` is what messages call it.
 
     Raises:
-        DataError: The file is not UTF-8, or cannot be read.
+        DataError: The file is not UTF-8, cannot be read, or is larger than the memory.
     """
     try:
+        is_remote = isinstance(path, RemotePath)
+        check_text_room(path.num_bytes() if is_remote else path.stat().st_size, name)
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {name!r}: {error.strerror or error}") from error

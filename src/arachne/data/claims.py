@@ -8,8 +8,10 @@ for example when one was suspended, they do the same work twice, which must be h
 """
 
 import os
+import tempfile
 import threading
 import time
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,7 +63,7 @@ class Claims:
         self._beats.join()
         for key in tuple(self._held):
             self.release(key)
-        _sweep(self._folder)
+        remove_abandoned_claims(self._folder, expires_s=self._expires_s)
 
     def take(self, key: str) -> bool:
         """Claim a piece of work; False while another process has it.
@@ -147,11 +149,28 @@ class Claims:
                     continue
 
 
-def _sweep(folder: Path) -> None:
-    """Remove claims of ended processes: their work may be done, and then nobody asks for it."""
-    for path in folder.iterdir():
-        if has_ended(_owner_of(path)):
-            path.unlink(missing_ok=True)
+def remove_abandoned_claims(folder: Path, *, expires_s: float = EXPIRES_S) -> None:
+    """Remove claims of ended processes, and those that nobody has touched for `expires_s` by the
+    clock of the folder's disk: their work may be done, and then nobody asks for it.
+
+    A folder that is not there, or cannot be written, is left as it is.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.") as now:
+            oldest_s = Path(now.name).stat().st_mtime - expires_s
+            paths = [path for path in folder.iterdir() if path != Path(now.name)]
+            for path in paths:
+                if has_ended(_owner_of(path)) or _touched_s(path) < oldest_s:
+                    path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _touched_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # given up meanwhile
+        return inf
 
 
 def _mark_of(path: Path) -> _Mark:

@@ -7,7 +7,7 @@ from arachne.core.clip import Clip, MediaFacts, TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import Geometry
-from arachne.core.units import count_text
+from arachne.core.units import count_text, percent_text
 from arachne.data.extraction import piece_spans
 from arachne.data.frame_size import FrameSize, ideal_size, scaled_size
 from arachne.data.probe import timeline_of
@@ -172,9 +172,9 @@ def _size_text(facts: MediaFacts, size: FrameSize, rules: ShapeRules, geometry: 
     columns, rows = geometry.side_multiple
     scaled = scaled_size(facts.width, facts.height, (size.width, size.height), rules.fit)
     lost = (
-        f"then {size.cropped_share:.1%} cropped evenly"
+        f"then {percent_text(size.cropped_share, 1)} cropped evenly"
         if rules.fit == "crop"
-        else f"set in the middle, {size.black_share:.1%} black"
+        else f"set in the middle, {percent_text(size.black_share, 1)} black"
     )
     return (
         f"{size.width}x{size.height}, the nearest in multiples of {columns} and {rows}; scaled to "

@@ -15,7 +15,9 @@ import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 from arachne.core.errors import DataError, first_line
 from arachne.data import arrow_cells, parquet_cells
 from arachne.data.arrow_schema import media_leaves
+from arachne.data.footer_look import check_footer
 from arachne.data.remote_path import DatasetPath
+from arachne.data.table_room import check_room, check_row_room
 
 # pyarrow ships no types.
 pa: Any = pyarrow
@@ -51,16 +53,20 @@ def read_parquet(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
         DataError: It cannot be read.
     """
     try:
-        with path.open("rb") as content, pq.ParquetFile(content) as file:
-            schema = file.schema_arrow
+        with path.open("rb") as content:
+            file = pq.ParquetFile(content)
+            check_footer(path, name)
+            schema, metadata = file.schema_arrow, file.metadata
             all_media = media_leaves(schema, name)
             media = {c: leaf for c, leaf in all_media.items() if is_read(c)}
-            if media:
-                parquet_cells.check_footer(file.metadata, name)
             read = [c for c in schema.names if is_read(c)]
-            table = file.read(columns=[leaf for c in read for leaf in _leaves(c, schema, media)])
+            columns = [leaf for c in read for leaf in _leaves(c, schema, media)]
+            check_room(metadata, columns, name)
+            texts = [c for c in columns if c in schema.names and _is_text(schema.field(c).type)]
+            file = pq.ParquetFile(content, metadata=metadata, read_dictionary=texts)
+            table = file.read(columns=columns)
             filled = {c: parquet_cells.filled_rows(file, name, leaf) for c, leaf in media.items()}
-            return schema.names, _rows(table, filled, file.metadata.num_rows)
+            return schema.names, _rows(table, filled, metadata.num_rows)
     except _FAULTS as error:
         raise DataError(f"{name} cannot be read as Parquet: {first_line(error)}") from error
 
@@ -73,6 +79,7 @@ def read_arrow(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
     """
     try:
         whole, _ = arrow_cells.open_arrow(path)
+        check_row_room(whole.num_rows, name)
         all_media = media_leaves(whole.schema, name)
         table = whole.select([c for c in whole.column_names if is_read(c)])
         media = [c for c in all_media if is_read(c)]
@@ -93,13 +100,31 @@ def _has_path(kind: Any) -> bool:
     return bool(pa.types.is_struct(kind)) and kind.get_field_index("path") >= 0
 
 
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _values(column: Any) -> list[Any]:
+    """Python values; equal texts of a dictionary are one object, however often they occur."""
+    if not pa.types.is_dictionary(column.type):
+        return column.to_pylist()
+    values: list[Any] = []
+    for chunk in column.chunks:
+        words = chunk.dictionary.to_pylist()
+        for index in chunk.indices.to_pylist():
+            if index is not None and not 0 <= index < len(words):
+                raise ValueError(f"a text is the {index:,}th of {len(words):,}")
+            values.append(None if index is None else words[index])
+    return values
+
+
 def _rows(table: Any, filled: Mapping[str, Any], num_rows: int) -> list[dict[str, Any]]:
     """Values by row; `filled` says which rows of the columns with media hold bytes."""
     columns: dict[str, list[Any]] = {}
     for name in table.column_names:
         column = table.column(name)
         if name not in filled:
-            columns[name] = column.to_pylist()
+            columns[name] = _values(column)
     for name, is_filled in filled.items():
         paths: list[str | None] = [None] * num_rows
         if name in table.column_names and _has_path(table.column(name).type):

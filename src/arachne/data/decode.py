@@ -11,10 +11,10 @@ from arachne.core.errors import DataError
 from arachne.data.frame_size import Fit, scaled_size
 from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.picture_source import picture_frames
-from arachne.data.probe import is_picture_file, timeline_of
+from arachne.data.probe import is_picture_file, timeline_of, times_of
 from arachne.data.remote_path import DatasetPath
 from arachne.data.timed_frame import Pixels, TimedFrame, empty_pixels
-from arachne.data.timeline import SLACK_S, Cut, Timeline, cut, retimed_count
+from arachne.data.timeline import SLACK_S, Cut, FrameTimes, cut, retimed_count
 from arachne.data.video_source import video_frames
 
 DECODE_VERSION = 2
@@ -50,31 +50,45 @@ def decode_clip(
         DataError: The file cannot be decoded, or decoding gives fewer frames than the bucket needs.
     """
     media = as_media_file(file)
-    timeline = timeline_of(media)
-    part = cut(timeline, span)
-    if is_picture_file(media):
-        source = picture_frames(media, timeline)
-    else:
-        source = video_frames(media, timeline, part.first)
+    source, timeline, part = _opened(media, span)
     seen = _Seen()
     picked = _pick(_within(source, part), timeline, part, bucket, fps, seen, is_counted)
     shape = (bucket.frames, bucket.height, bucket.width, 3)
     pixels = empty_pixels(bucket.frames, bucket.height, bucket.width) if into is None else into
     assert pixels.shape == shape, pixels.shape
-    width, height = scaled_size(timeline.width, timeline.height, (bucket.width, bucket.height), fit)
-    rows, shown_rows = _overlap(height, bucket.height)
-    columns, shown_columns = _overlap(width, bucket.width)
-    if width < bucket.width or height < bucket.height:
-        pixels[:] = 0
     for index, is_repeat, frame in picked:
         if is_repeat:
             pixels[index] = pixels[index - 1]
-            continue
-        for color, plane in enumerate(frame.planes(width, height)):
-            pixels[index, shown_rows, shown_columns, color] = plane[rows, columns]
+        else:
+            _show(frame, pixels[index], fit)
     if seen.is_all and tell_count is not None:
         tell_count(seen.count)
     return pixels
+
+
+def _opened(
+    media: MediaFile, span: TimeSpan | None
+) -> tuple[Iterator[TimedFrame], FrameTimes, Cut]:
+    """The frames of a file from a span's first or an earlier one on, their times, and the part."""
+    if is_picture_file(media):
+        stills = timeline_of(media)
+        return picture_frames(media, stills), stills, cut(stills, span)
+    # The first frame of a whole file says how large all are; it need not be decoded before.
+    timeline = times_of(media) if span is None else timeline_of(media)
+    part = cut(timeline, span)
+    return video_frames(media, timeline, part.first), timeline, part
+
+
+def _show(frame: TimedFrame, pixels: Pixels, fit: Fit) -> None:
+    """Write a frame into pixels [H, W, 3], scaled, and then cropped or set in black."""
+    bucket_height, bucket_width, _ = pixels.shape
+    width, height = scaled_size(frame.width, frame.height, (bucket_width, bucket_height), fit)
+    rows, shown_rows = _overlap(height, bucket_height)
+    columns, shown_columns = _overlap(width, bucket_width)
+    if width < bucket_width or height < bucket_height:
+        pixels[:] = 0
+    for color, plane in enumerate(frame.planes(width, height)):
+        pixels[shown_rows, shown_columns, color] = plane[rows, columns]
 
 
 def _overlap(scaled: int, side: int) -> tuple[slice, slice]:
@@ -103,7 +117,7 @@ class _Seen:
 
 def _pick(
     frames: Iterator[TimedFrame],
-    timeline: Timeline,
+    timeline: FrameTimes,
     part: Cut,
     bucket: Bucket,
     fps: float,
@@ -139,14 +153,14 @@ def _pick(
         index += 1
 
 
-def _num_found(last: TimedFrame, timeline: Timeline, part: Cut, fps: float) -> int:
+def _num_found(last: TimedFrame, timeline: FrameTimes, part: Cut, fps: float) -> int:
     """How many frames at `fps` there are until the last decoded frame's display ends."""
     is_last = last.time_s >= float(timeline.times_s[part.stop - 1]) - SLACK_S
     end_s = part.end_s if is_last else last.time_s + timeline.interval_s
     return retimed_count(end_s - part.start_s, fps)
 
 
-def _refuse_lost_frames(seen: _Seen, timeline: Timeline, part: Cut) -> None:
+def _refuse_lost_frames(seen: _Seen, timeline: FrameTimes, part: Cut) -> None:
     if seen.last is None:
         raise DataError(f"no frame was decoded; the file lists {part.stop - part.first}")
     reached = int(np.searchsorted(timeline.times_s, seen.last.time_s + SLACK_S))
@@ -155,7 +169,7 @@ def _refuse_lost_frames(seen: _Seen, timeline: Timeline, part: Cut) -> None:
         raise DataError(f"{seen.count} frames were decoded where the file lists {listed}")
 
 
-def _too_few(seen: _Seen, timeline: Timeline, part: Cut, bucket: Bucket, fps: float) -> DataError:
+def _too_few(seen: _Seen, timeline: FrameTimes, part: Cut, bucket: Bucket, fps: float) -> DataError:
     assert seen.last is not None
     found = _num_found(seen.last, timeline, part, fps)
     return DataError(

@@ -24,8 +24,9 @@ from math import log, sqrt
 from typing import Literal
 
 from arachne.core.errors import ConfigError
+from arachne.core.units import percent_text
 
-_ASPECT = re.compile(r"([1-9]\d{0,4}):([1-9]\d{0,4})")
+_ASPECT = re.compile(r"([1-9][0-9]{0,4}):([1-9][0-9]{0,4})")
 
 Fit = Literal["crop", "letterbox"]
 
@@ -87,9 +88,11 @@ def frame_size(
     )
     if best.cropped_share > MAX_CROPPED_SHARE or best.black_share > MAX_BLACK_SHARE:
         lost = (
-            f"would crop {best.cropped_share:.0%} of it, more than {MAX_CROPPED_SHARE:.0%}"
+            f"would crop {percent_text(best.cropped_share)} of it, more than "
+            f"{percent_text(MAX_CROPPED_SHARE)}"
             if best.cropped_share
-            else f"would be {best.black_share:.0%} black, more than {MAX_BLACK_SHARE:.0%}"
+            else f"would be {percent_text(best.black_share)} black, more than "
+            f"{percent_text(MAX_BLACK_SHARE)}"
         )
         return NoFrameSize(
             reason=f"{width}x{height} is {ideal[0]:.1f}x{ideal[1]:.1f} at this resolution; the "

@@ -2,7 +2,7 @@
 
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -18,6 +18,8 @@ from arachne.core.parent_watch import exit_with_parent
 from arachne.data.decode import decode_clip
 from arachne.data.extraction import piece_spans
 from arachne.data.file_identity import content_of
+from arachne.data.file_stamp import lasting_stamp
+from arachne.data.known_rows import known_rows
 from arachne.data.layouts import read_clips
 from arachne.data.media_file import MediaFile
 from arachne.data.media_suffixes import has_video_name
@@ -57,6 +59,7 @@ def inspect_dataset(
     missing_caption: str,
     num_workers: int,
     progress: Progress | None = None,
+    known: Sequence[LedgerRow] = (),
 ) -> Ledger:
     """The ledger of a dataset, in the dataset's order; nothing is written.
 
@@ -72,7 +75,7 @@ def inspect_dataset(
     """
     rules.check(geometry)
     clips = read_clips(root, missing_caption)
-    return inspect_clips(root, clips, rules, geometry, num_workers, progress)
+    return inspect_clips(root, clips, rules, geometry, num_workers, progress, known=known)
 
 
 def inspect_clips(
@@ -83,21 +86,30 @@ def inspect_clips(
     num_workers: int,
     progress: Progress | None = None,
     is_decoded: bool = False,
+    known: Sequence[LedgerRow] = (),
 ) -> Ledger:
     """The ledger of some clips of a dataset; `inspect_dataset` has the rest.
 
     Frames are counted from packets; with `is_decoded` each clip is decoded to its end, too, its
-    frames are counted, and one that does not give what its packets promise is rejected.
+    frames are counted, and one that does not give what its packets promise is rejected. Rows that
+    are `known`, of an earlier ledger by the same rules, stand where their files are as they were.
     """
-    jobs = [replace(job, is_decoded=is_decoded) for job in _jobs(root, clips, rules, geometry)]
-    faulty = ((index, clip) for index, clip in enumerate(clips) if clip.fault)
-    is_inline = num_workers <= 1 or len(jobs) == 1
-    finished = map(_inspect_file, jobs) if is_inline else _in_processes(jobs, num_workers)
     rows: dict[int, tuple[LedgerRow, ...]] = {
-        index: (rejected(replace(clip, fault=""), clip.fault),) for index, clip in faulty
+        index: (rejected(replace(clip, fault=""), clip.fault),)
+        for index, clip in enumerate(clips)
+        if clip.fault
     }
+    before = known_rows(root, known)
+    for index, clip in enumerate(clips):
+        if index not in rows and (standing := before.holding(clip)) is not None:
+            rows[index] = standing
+    jobs = [
+        replace(job, is_decoded=is_decoded) for job in _jobs(root, clips, rules, geometry, rows)
+    ]
+    is_inline = num_workers <= 1 or len(jobs) <= 1
+    finished = map(_inspect_file, jobs) if is_inline else _in_processes(jobs, num_workers)
     for file_rows in finished:
-        rows.update(file_rows)
+        rows.update({index: before.confirmed(clips[index], found) for index, found in file_rows})
         if progress is not None:
             progress(len(rows), len(clips))
     return Ledger(rows=tuple(row for index in range(len(clips)) for row in rows[index]))
@@ -117,11 +129,16 @@ def rejected(clip: Clip, reason: str, content: str = "", arithmetic: str = "") -
 
 
 def _jobs(
-    root: DatasetPath, clips: Sequence[Clip], rules: ShapeRules, geometry: Geometry
+    root: DatasetPath,
+    clips: Sequence[Clip],
+    rules: ShapeRules,
+    geometry: Geometry,
+    settled: Collection[int] = (),
 ) -> list[_FileJob]:
+    """One job a file, without the clips that are `settled`, by their places."""
     by_path: dict[str, list[tuple[int, Clip]]] = {}
     for index, clip in enumerate(clips):
-        if not clip.fault:
+        if index not in settled:
             by_path.setdefault(clip.path, []).append((index, clip))
     return [
         _FileJob(root=root, path=path, clips=tuple(group), rules=rules, geometry=geometry)
@@ -130,9 +147,10 @@ def _jobs(
 
 
 def _inspect_file(job: _FileJob) -> _Rows:
-    content = ""
+    content = stamp = ""
     try:
         file = source_media(job.root, job.path)
+        stamp = lasting_stamp(file.path)  # then its content: should it change now, that is noticed
         content = content_of(file)
         _refuse_picture_called_video(job.path, file)
         timeline = timeline_of(file)
@@ -142,8 +160,15 @@ def _inspect_file(job: _FileJob) -> _Rows:
         reason = f"the file cannot be read: {error.strerror or error}"
     else:
         found = [(index, _rows(clip, timeline, job, content)) for index, clip in job.clips]
-        return _decoded(file, found, job.rules) if job.is_decoded else found
-    return [(index, (rejected(clip, reason, content),)) for index, clip in job.clips]
+        return _stamped(_decoded(file, found, job.rules) if job.is_decoded else found, stamp)
+    return _stamped(
+        [(index, (rejected(clip, reason, content),)) for index, clip in job.clips], stamp
+    )
+
+
+def _stamped(found: _Rows, stamp: str) -> _Rows:
+    """The rows of a file with what tells later whether it is still the same."""
+    return [(index, tuple(replace(row, stamp=stamp) for row in rows)) for index, rows in found]
 
 
 def _decoded(file: MediaFile, found: _Rows, rules: ShapeRules) -> _Rows:

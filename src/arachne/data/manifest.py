@@ -12,12 +12,13 @@ from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import ArachneError, DataError, first_line
 from arachne.core.ledger import Ledger, LedgerRow, Status
 from arachne.data.atomic_file import write_whole
+from arachne.data.table_room import check_room
 
 # pyarrow ships no types.
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-_VERSION = b"3"
+_VERSION = b"4"
 _SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -38,20 +39,21 @@ _SCHEMA = pa.schema(
         pa.field("content", pa.string(), nullable=False),
         pa.field("num_frames", pa.int32(), nullable=False),
         pa.field("is_decoded", pa.bool_(), nullable=False),
+        pa.field("stamp", pa.string(), nullable=False),
     ],
     metadata={"arachne_manifest": _VERSION},
 )
 
 
-_COUNTS = ("num_frames", "is_decoded")
-"""Not in manifests of version 2, which runs that have begun may have."""
+_LACKING = {b"3": ("stamp",), b"2": ("num_frames", "is_decoded", "stamp")}
+"""Columns that manifests of earlier versions, which runs that have begun may have, are without."""
 
-_SCHEMAS = {
-    _VERSION: _SCHEMA,
-    b"2": pa.schema(
-        [field for field in _SCHEMA if field.name not in _COUNTS],
-        metadata={"arachne_manifest": b"2"},
-    ),
+_SCHEMAS = {_VERSION: _SCHEMA} | {
+    version: pa.schema(
+        [field for field in _SCHEMA if field.name not in lacking],
+        metadata={"arachne_manifest": version},
+    )
+    for version, lacking in _LACKING.items()
 }
 
 
@@ -72,19 +74,32 @@ def write_manifest(ledger: Ledger, path: Path) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def read_manifest(path: Path) -> Ledger:
+def read_manifest(
+    path: Path,
+    *,
+    remedy: str = "restore it from a copy, or delete it to have the dataset read again",
+) -> Ledger:
     """The ledger that was written.
+
+    Args:
+        path: The manifest.
+        remedy: What to do where it cannot be read: not every reader makes it anew.
 
     Raises:
         DataError: The file is missing, damaged, or no manifest of this version.
     """
     try:
-        table = pq.read_table(io.BytesIO(path.read_bytes()))
+        file = pq.ParquetFile(io.BytesIO(path.read_bytes()))
+        check_room(file.metadata, (), "it")
+        table = file.read()
         metadata: dict[bytes, bytes] = table.schema.metadata or {}
         version = metadata.get(b"arachne_manifest", b"")
         if version not in _SCHEMAS:
-            known = " and ".join(sorted(map(bytes.decode, _SCHEMAS)))
-            raise DataError(f"it is of version {version.decode() or 'none'}; {known} are read")
+            *known, newest = sorted(map(bytes.decode, _SCHEMAS))
+            raise DataError(
+                f"it is of version {version.decode() or 'none'}; {', '.join(known)} and {newest} "
+                "are read"
+            )
         if not table.schema.equals(_SCHEMAS[version]):
             raise DataError("it has other columns")
         rows = cast(list[dict[str, Any]], table.to_pylist())
@@ -97,10 +112,7 @@ def read_manifest(path: Path) -> Ledger:
         AssertionError,
     ) as error:
         reason = first_line(error)
-        raise DataError(
-            f"manifest {str(path)!r} cannot be read: {reason}; restore it from a copy, or delete "
-            "it to have the dataset read again"
-        ) from error
+        raise DataError(f"manifest {str(path)!r} cannot be read: {reason}; {remedy}") from error
 
 
 def _as_dict(row: LedgerRow) -> dict[str, Any]:
@@ -124,6 +136,7 @@ def _as_dict(row: LedgerRow) -> dict[str, Any]:
         "content": row.content,
         "num_frames": row.num_frames,
         "is_decoded": row.is_decoded,
+        "stamp": row.stamp,
     }
 
 
@@ -157,6 +170,7 @@ def _as_row(row: dict[str, Any]) -> LedgerRow:
         content=row["content"],
         num_frames=row.get("num_frames", 0),
         is_decoded=row.get("is_decoded", False),
+        stamp=row.get("stamp", ""),
     )
 
 

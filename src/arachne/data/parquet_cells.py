@@ -1,15 +1,10 @@
 """Media whose bytes are the cells of a Parquet file, decompressed one row group at a time."""
 
-import faulthandler
-import os
-import resource
-import select
-import signal
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
@@ -20,18 +15,13 @@ from numpy.typing import NDArray
 from arachne.core.errors import DataError, first_line
 from arachne.data.arrow_schema import media_leaves
 from arachne.data.file_stamp import Stamp, stamp_of
+from arachne.data.footer_look import check_footer
 from arachne.data.remote_path import DatasetPath
 
 # pyarrow ships no types.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 pq: Any = pyarrow.parquet
-
-_LOOK_S = 15.0
-"""*Assumption*: no footer takes longer to look at, also on a busy machine."""
-
-_MOST_LOOKS = 4
-"""*Assumption*: so many forks in a row do not all come while a thread holds what they need."""
 
 MAX_GROUP_BYTES = 2**30
 """Of the media of one row group, which is held in memory whole beside what decoding may take."""
@@ -99,62 +89,6 @@ def cell_bytes(path: DatasetPath, cell: ParquetCell) -> Any:
     return values[cell.index].as_buffer()
 
 
-def check_footer(metadata: Any, name: str) -> None:
-    """Let a forked process look at a footer first: of some damaged ones pyarrow ends the process.
-
-    A process that forks while others of its threads work may leave the new one waiting for ever for
-    a lock that none of them will give up there; then it is ended, and another one looks.
-
-    Raises:
-        DataError: It was ended, or found that the footer cannot be read.
-    """
-    for _ in range(_MOST_LOOKS):
-        status = _status_of_look(metadata)
-        if status == 0:
-            return
-        if status is not None:
-            raise DataError(f"{name} cannot be read as Parquet: its footer is damaged")
-    raise DataError(
-        f"{name} cannot be read as Parquet: {_MOST_LOOKS} processes in a row did not look at its "
-        f"footer within {_LOOK_S:g} s each; is the machine overloaded? Try again"
-    )
-
-
-def _status_of_look(metadata: Any) -> int | None:
-    """How a process ended that looked at a footer; None if it had to be ended."""
-    child = os.fork()
-    if child == 0:
-        _look_at(metadata)
-    ending = os.pidfd_open(child)
-    try:
-        has_ended = bool(select.select([ending], [], [], _LOOK_S)[0])
-        if not has_ended:
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    finally:
-        os.close(ending)
-    return status if has_ended else None
-
-
-def _look_at(metadata: Any) -> NoReturn:
-    """Ask a footer all that is asked of it here; ends the process, with 0 if that is possible."""
-    code = 1
-    try:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where C++ says why it ends
-        faulthandler.disable()
-        for group in range(metadata.num_row_groups):
-            rows = metadata.row_group(group)
-            for index in range(rows.num_columns):
-                column = rows.column(index)
-                statistics = column.statistics
-                _ = column.path_in_schema, column.total_uncompressed_size
-                _ = statistics and (statistics.has_null_count, statistics.null_count)
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def filled_rows(file: Any, name: str, leaf: str) -> NDArray[np.bool_]:
     """Which rows of an open `ParquetFile` hold something in a column; reads it where it must."""
     metadata = file.metadata
@@ -179,7 +113,7 @@ def filled_rows(file: Any, name: str, leaf: str) -> NDArray[np.bool_]:
 @lru_cache(maxsize=16)
 def _footer(path: DatasetPath, _stamp: Stamp) -> _Footer:
     with _opened(path) as file:
-        check_footer(file.metadata, path.name)
+        check_footer(path, path.name)
         groups = range(file.metadata.num_row_groups)
         counts: Sequence[int] = [file.metadata.row_group(group).num_rows for group in groups]
         return _Footer(

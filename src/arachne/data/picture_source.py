@@ -78,7 +78,12 @@ def picture_frames(file: MediaFile, timeline: Timeline) -> Iterator[TimedFrame]:
                 red, green, blue = np.asarray(resized, dtype=np.uint8).transpose(2, 0, 1)
                 return red, green, blue
 
-            yield TimedFrame(time_s=float(timeline.times_s[index]), planes=planes)
+            yield TimedFrame(
+                time_s=float(timeline.times_s[index]),
+                width=timeline.width,
+                height=timeline.height,
+                planes=planes,
+            )
 
 
 @contextmanager

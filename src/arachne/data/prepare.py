@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arachne.core.ledger import Ledger, LedgerRow
+from arachne.data.atomic_file import remove_leftovers
 from arachne.data.cache import LatentCache, text_key, video_key
+from arachne.data.claims import remove_abandoned_claims
 from arachne.data.frame_size import Fit
 from arachne.data.inspect import rejected
 from arachne.data.rejections import Rejections
@@ -75,6 +77,11 @@ class Store:
         """Where processes claim pieces of work."""
         return self.cache_dir / "claims"
 
+    def tidy(self) -> None:
+        """Remove what processes that were ended have left: parts of files, and claims."""
+        remove_leftovers(self.cache_dir)
+        remove_abandoned_claims(self.claims_dir)
+
     def keys_of(self, row: LedgerRow) -> tuple[str, str]:
         """The cache keys of a usable clip's (latents, token states)."""
         return keys_of(row, self.fps, self.video_fingerprint, self.text_fingerprint, self.fit)
@@ -115,6 +122,6 @@ class Store:
         key, _ = self.keys_of(row)
         reason = reasons.get(key) or self.rejections.reason_of(key)
         if reason is not None and not self.cache.has(key):
-            return rejected(row.clip, reason, row.content, row.arithmetic)
+            return replace(rejected(row.clip, reason, row.content, row.arithmetic), stamp=row.stamp)
         num_frames = None if row.is_decoded else self.cache.frames_of(key)
         return row if num_frames is None else row.counted(num_frames)

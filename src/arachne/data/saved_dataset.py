@@ -26,7 +26,7 @@ _SPLITS = "dataset_dict.json"
 _SHARD_FOLDER = "data"
 _TRAIN = "train"
 _SHARD = re.compile(
-    r"(?P<split>.*?)-?(?P<number>\d{4,6})(?:-of-(?P<count>\d{4,6}))?(?:-[0-9a-f]{8,40})?"
+    r"(?P<split>.*?)-?(?P<number>[0-9]{4,6})(?:-of-(?P<count>[0-9]{4,6}))?(?:-[0-9a-f]{8,40})?"
     r"\.(?:parquet|arrow)"
 )
 

@@ -7,7 +7,7 @@ from arachne.core.clip import MediaFacts
 from arachne.core.errors import ConfigError
 from arachne.core.ledger import Status
 from arachne.core.model_shape import Geometry
-from arachne.core.units import count_text
+from arachne.core.units import count_text, percent_text
 from arachne.data.extraction import Extraction, num_covered
 from arachne.data.frame_size import (
     Fit,
@@ -245,6 +245,6 @@ def _rate_note(facts: MediaFacts, rules: ShapeRules) -> str:
 def _size_note(facts: MediaFacts, size: FrameSize) -> str:
     if (facts.width, facts.height) == (size.width, size.height):
         return ""
-    lost = f", {size.cropped_share:.1%} cropped" if size.cropped_share >= 5e-4 else ""
-    lost = f", {size.black_share:.1%} black" if size.black_share >= 5e-4 else lost
+    lost = f", {percent_text(size.cropped_share, 1)} cropped" if size.cropped_share >= 5e-4 else ""
+    lost = f", {percent_text(size.black_share, 1)} black" if size.black_share >= 5e-4 else lost
     return f"{facts.width}x{facts.height} → {size.width}x{size.height}{lost}"

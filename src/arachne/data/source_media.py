@@ -17,7 +17,7 @@ from arachne.data.tar_index import tar_index
 _IN_TAR = re.compile(r"(.*?\.tar)(?:/(.*))?", re.DOTALL | re.IGNORECASE)
 
 _IN_TABLE = re.compile(
-    r"(?P<table>.*?\.(?P<kind>parquet|arrow))/(?P<row>\d{1,12})/(?P<column>.+)",
+    r"(?P<table>.*?\.(?P<kind>parquet|arrow))/(?P<row>[0-9]{1,12})/(?P<column>.+)",
     re.DOTALL | re.IGNORECASE,
 )
 
@@ -44,6 +44,19 @@ def source_media(root: DatasetPath, path: str) -> MediaFile:
             else "it is a shard, not a clip; name a member, such as x.tar/a.mp4"
         )
     return index.slice_of(tar, match[2])
+
+
+def source_file(root: DatasetPath, path: str) -> DatasetPath:
+    """The file in which a dataset's relative `path` lies: itself, a tar, or a table.
+
+    Raises:
+        DataError: There is no such file in the dataset's folder.
+    """
+    for pattern, part in ((_IN_TABLE, "table"), (_IN_TAR, 1)):
+        match = pattern.fullmatch(path)
+        if match is not None and not (dataset_folder(root) / match[part]).is_dir():
+            return source_path(root, match[part])
+    return source_path(root, path)
 
 
 def _cell(table: DatasetPath, cell: re.Match[str]) -> MediaFile:

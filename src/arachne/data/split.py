@@ -1,4 +1,7 @@
-"""Which clips only validate: chosen by content, so that adding clips moves none across."""
+"""Which clips only validate: chosen by content, so that adding clips moves none across.
+
+All clips of one file are on one side, since spans of it may overlap, and scenes go on across them.
+"""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -8,7 +11,7 @@ from arachne.core.ledger import LedgerRow
 
 def held_out(row: LedgerRow, share: float) -> bool:
     """Whether a clip belongs to the held-out `share` (0 to 1) of all clips."""
-    return _place(row) < share * 2**64
+    return _place(f"{row.content}@None") < share * 2**64
 
 
 def training_rows(rows: Iterable[LedgerRow], share: float) -> tuple[LedgerRow, ...]:
@@ -18,11 +21,15 @@ def training_rows(rows: Iterable[LedgerRow], share: float) -> tuple[LedgerRow, .
 
 def first_by_content(rows: Sequence[LedgerRow], limit: int) -> tuple[LedgerRow, ...]:
     """At most `limit` rows, in their order: a choice that other clips change little."""
-    chosen = sorted(range(len(rows)), key=lambda item: (_place(rows[item]), item))[:limit]
+
+    def place(item: int) -> tuple[int, int]:
+        row = rows[item]
+        return _place(f"{row.content}@{row.clip.span}"), item
+
+    chosen = sorted(range(len(rows)), key=place)[:limit]
     return tuple(rows[item] for item in sorted(chosen))
 
 
-def _place(row: LedgerRow) -> int:
-    """Where a clip's content falls among 2^64 places; the same for all pieces of a listed clip."""
-    name = f"{row.content}@{row.clip.span}".encode()
-    return int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
+def _place(name: str) -> int:
+    """Where a name falls among 2^64 places."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")

@@ -18,10 +18,14 @@ class TimedFrame:
 
     Attributes:
         time_s: When it begins, in seconds from the file's first frame.
+        width: Pixels, upright and with square pixels.
+        height: Likewise.
         planes: Its upright colours at the given (width, height).
     """
 
     time_s: float
+    width: int
+    height: int
     planes: Callable[[int, int], Planes]
 
 

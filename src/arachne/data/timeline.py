@@ -26,12 +26,10 @@ _GAP_INTERVALS = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
-    """When each frame of a file is shown, and how large it is.
+class FrameTimes:
+    """When each frame of a file is shown, as its packets say without being decoded.
 
     Attributes:
-        width: Pixels, upright and with square pixels.
-        height: Likewise.
         pts: The container's time stamps [N], ascending; empty where it has none, so that frames
             are known only by their order.
         key_pts: Those of `pts` from which decoding can start.
@@ -39,8 +37,6 @@ class Timeline:
         end_s: When the last frame's display ends.
     """
 
-    width: int
-    height: int
     pts: NDArray[np.int64]
     key_pts: NDArray[np.int64]
     times_s: NDArray[np.float64]
@@ -61,9 +57,25 @@ class Timeline:
     def time_of(self, pts: int | None, order: int) -> float:
         """Seconds of a decoded frame; `order` counts decoded frames where there are no stamps."""
         if pts is not None and len(self.pts):
+            at = int(self.pts.searchsorted(pts))
+            if at < len(self.pts) and self.pts[at] == pts:  # nearly always, and five times as fast
+                return float(self.times_s[at])
             return float(np.interp(pts, self.pts, self.times_s))
         beyond = max(0, order - self.num_frames + 1)
         return float(self.times_s[order - beyond]) + beyond * self.interval_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline(FrameTimes):
+    """The same, and how large frames are, which only a decoded one says.
+
+    Attributes:
+        width: Pixels, upright and with square pixels.
+        height: Likewise.
+    """
+
+    width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +88,7 @@ class Cut:
     end_s: float
 
 
-def cut(timeline: Timeline, span: TimeSpan | None) -> Cut:
+def cut(timeline: FrameTimes, span: TimeSpan | None) -> Cut:
     """The frames that begin within `span`; a span that runs past the end stops there.
 
     Raises:

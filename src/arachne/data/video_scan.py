@@ -15,7 +15,7 @@ from arachne.core.errors import DataError
 from arachne.data.cut_short import cut_short
 from arachne.data.limits import MAX_FRAMES, check_frame_size
 from arachne.data.media_file import MediaFile
-from arachne.data.timeline import Timeline, seconds_of_stamps
+from arachne.data.timeline import FrameTimes, Timeline, seconds_of_stamps
 from arachne.data.video_file import opened_video
 
 _MISSING_SHARE = 0.02
@@ -25,8 +25,13 @@ _MISSING_S = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class _Packets:
-    """What the packets of one video stream say."""
+    """What the packets of one video stream say.
 
+    Attributes:
+        is_decoding: Whether the first frame is decoded on the way, for what only it knows.
+    """
+
+    is_decoding: bool
     stamps: list[int | None] = field(default_factory=list[int | None])
     key_stamps: list[int] = field(default_factory=list[int])
     last_pts: int = -1
@@ -34,12 +39,12 @@ class _Packets:
     first_frame: VideoFrame | None = None
 
     def add(self, packet: "Packet[VideoStream]") -> None:
-        """Count one packet; the first frame is decoded on the way, for what only it knows."""
+        """Count one packet."""
         if packet.is_corrupt:
             raise DataError(
                 f"the file is damaged or cut short: packet {len(self.stamps) + 1} is not whole"
             )
-        if self.first_frame is None:
+        if self.is_decoding and self.first_frame is None:
             decoded = packet.decode()
             self.first_frame = decoded[0] if decoded else None
         if packet.size == 0 or packet.is_discard:
@@ -59,27 +64,51 @@ def scan_video(file: MediaFile) -> Timeline:
     Raises:
         DataError: It has no frame, is damaged, cut short or over a limit.
     """
-    packets = _Packets()
     with opened_video(file) as (container, stream):
-        if stream.frames > MAX_FRAMES:
-            raise DataError(
-                f"its header says {stream.frames:,} frames; the limit is {MAX_FRAMES:,}"
-            )
-        for packet in container.demux(stream):
-            packets.add(packet)
-            if len(packets.stamps) > MAX_FRAMES:
-                raise DataError(f"it has more than {MAX_FRAMES:,} frames; cut it into parts")
-        fault = cut_short(file) if _states_its_end(container) else None
-        if fault is not None:
-            raise DataError(fault)
-        if not packets.stamps:
-            raise DataError(f"it has no frames; its header says {stream.frames:,}")
+        packets = _read(file, container, stream, is_decoding=True)
         if packets.first_frame is None:
             raise DataError(f"none of its {len(packets.stamps)} packets gives a frame")
         width, height = upright_size(packets.first_frame, stream)
-        timeline = _timeline(packets, stream, width, height)
-        _refuse_cut_short(timeline, stream, file.num_bytes)
-        return timeline
+        times = _times(packets, stream)
+        _refuse_cut_short(times, stream, file.num_bytes)
+        return Timeline(
+            width=width,
+            height=height,
+            pts=times.pts,
+            key_pts=times.key_pts,
+            times_s=times.times_s,
+            end_s=times.end_s,
+        )
+
+
+def scan_times(file: MediaFile) -> FrameTimes:
+    """Read all packets of a video, and decode none: for one that is decoded next.
+
+    Raises:
+        DataError: It has no packet, is damaged, cut short or over a limit.
+    """
+    with opened_video(file) as (container, stream):
+        times = _times(_read(file, container, stream, is_decoding=False), stream)
+        _refuse_cut_short(times, stream, file.num_bytes)
+        return times
+
+
+def _read(
+    file: MediaFile, container: InputContainer, stream: VideoStream, *, is_decoding: bool
+) -> _Packets:
+    packets = _Packets(is_decoding=is_decoding)
+    if stream.frames > MAX_FRAMES:
+        raise DataError(f"its header says {stream.frames:,} frames; the limit is {MAX_FRAMES:,}")
+    for packet in container.demux(stream):
+        packets.add(packet)
+        if len(packets.stamps) > MAX_FRAMES:
+            raise DataError(f"it has more than {MAX_FRAMES:,} frames; cut it into parts")
+    fault = cut_short(file) if _states_its_end(container) else None
+    if fault is not None:
+        raise DataError(fault)
+    if not packets.stamps:
+        raise DataError(f"it has no frames; its header says {stream.frames:,}")
+    return packets
 
 
 def rotation_of(frame: VideoFrame) -> int:
@@ -124,7 +153,7 @@ def upright_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
     return (height, width) if rotation_of(frame) % 2 else (width, height)
 
 
-def _timeline(packets: _Packets, stream: VideoStream, width: int, height: int) -> Timeline:
+def _times(packets: _Packets, stream: VideoStream) -> FrameTimes:
     count = len(packets.stamps)
     rate = stream.average_rate or stream.guessed_rate
     has_stamps = None not in packets.stamps and stream.time_base is not None
@@ -138,9 +167,7 @@ def _timeline(packets: _Packets, stream: VideoStream, width: int, height: int) -
             raise DataError("it has neither time stamps nor a frame rate")
         pts = np.empty(0, dtype=np.int64)
         times_s, end_s = np.arange(count) / float(rate), count / float(rate)
-    return Timeline(
-        width=width,
-        height=height,
+    return FrameTimes(
         pts=pts,
         key_pts=np.unique(np.array(packets.key_stamps if has_stamps else [], dtype=np.int64)),
         times_s=times_s,
@@ -153,7 +180,7 @@ def _states_its_end(container: InputContainer) -> bool:
     return any(name in ("matroska", "gif") for name in container.format.name.split(","))
 
 
-def _refuse_cut_short(timeline: Timeline, stream: VideoStream, file_bytes: int) -> None:
+def _refuse_cut_short(timeline: FrameTimes, stream: VideoStream, file_bytes: int) -> None:
     found = timeline.num_frames
     entries = stream.index_entries
     if len(entries) and entries[-1].pos + entries[-1].size > file_bytes:

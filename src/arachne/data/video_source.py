@@ -1,6 +1,9 @@
 """Frames of a video, decoded from the keyframe before the first one wanted."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from arachne.core.errors import DataError
 from arachne.data.deinterlace import deinterlaced
 from arachne.data.media_file import MediaFile
 from arachne.data.timed_frame import Pixels, Planes, TimedFrame
-from arachne.data.timeline import Timeline
+from arachne.data.timeline import FrameTimes, Timeline
 from arachne.data.video_file import opened_video
 from arachne.data.video_scan import is_mirrored, rotation_of, upright_size
 
@@ -35,14 +38,14 @@ _RED_GREEN_BLUE = (2, 0, 1)
 """Where `gbrp` has them."""
 
 
-def video_frames(file: MediaFile, timeline: Timeline, first: int) -> Iterator[TimedFrame]:
+def video_frames(file: MediaFile, timeline: FrameTimes, first: int) -> Iterator[TimedFrame]:
     """Frames in order of time, from the `first` of the timeline or an earlier one on.
+
+    All are as large as the timeline says, or else as the first.
 
     Raises:
         DataError: A packet cannot be decoded, or the frames change their size.
     """
-    # Of its own, since it keeps the tables of its last call's sizes.
-    scaler = VideoReformatter()
     key_pts = _key_before(timeline, first)
     if key_pts is not None:
         with opened_video(file) as (container, stream):
@@ -51,17 +54,13 @@ def video_frames(file: MediaFile, timeline: Timeline, first: int) -> Iterator[Ti
                 frames = deinterlaced(_decoded(container, stream), stream)
                 frame = next(frames, None)
                 if frame is not None and frame.pts is not None and frame.pts <= key_pts:
-                    yield _timed(frame, stream, timeline, 0, scaler)
-                    for later in frames:
-                        yield _timed(later, stream, timeline, 0, scaler)
+                    yield from _timed(chain([frame], frames), stream, timeline)
                     return
     with opened_video(file) as (container, stream):
-        frames = deinterlaced(_decoded(container, stream), stream)
-        for order, frame in enumerate(frames):
-            yield _timed(frame, stream, timeline, order, scaler)
+        yield from _timed(deinterlaced(_decoded(container, stream), stream), stream, timeline)
 
 
-def _key_before(timeline: Timeline, first: int) -> int | None:
+def _key_before(timeline: FrameTimes, first: int) -> int | None:
     """The last keyframe at or before a frame; None if decoding starts at the beginning anyway."""
     if first == 0 or not len(timeline.pts):
         return None
@@ -74,30 +73,58 @@ def _decoded(container: InputContainer, stream: VideoStream) -> Iterator[VideoFr
         yield from packet.decode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is done to frames of one size and rotation.
+
+    Attributes:
+        size: (width, height), upright and with square pixels.
+        turns: Quarter turns counter-clockwise.
+        is_flipped: Whether top and bottom change places before that.
+    """
+
+    size: tuple[int, int]
+    turns: int
+    is_flipped: bool
+
+
 def _timed(
-    frame: VideoFrame,
-    stream: VideoStream,
-    timeline: Timeline,
-    order: int,
-    scaler: VideoReformatter,
-) -> TimedFrame:
-    size = upright_size(frame, stream)
-    if size != (timeline.width, timeline.height):
-        raise DataError(
-            f"its frames change from {timeline.width}x{timeline.height} to {size[0]}x{size[1]}"
+    frames: Iterator[VideoFrame], stream: VideoStream, timeline: FrameTimes
+) -> Iterator[TimedFrame]:
+    # Of its own, since it keeps the tables of its last call's sizes.
+    scaler = VideoReformatter()
+    looks: dict[tuple[int, int, int], _Look] = {}
+    size = (timeline.width, timeline.height) if isinstance(timeline, Timeline) else None
+    for order, frame in enumerate(frames):
+        key = frame.width, frame.height, frame.rotation
+        look = looks.get(key)
+        if look is None:
+            look = looks[key] = _look(frame, stream)
+        size = size or look.size
+        if look.size != size:
+            raise DataError(
+                f"its frames change from {size[0]}x{size[1]} to {look.size[0]}x{look.size[1]}"
+            )
+        yield TimedFrame(
+            time_s=timeline.time_of(frame.pts, order),
+            width=size[0],
+            height=size[1],
+            planes=partial(_upright_planes, frame, look, scaler),
         )
 
-    def planes(width: int, height: int) -> Planes:
-        return _upright_planes(frame, scaler, width, height)
 
-    return TimedFrame(time_s=timeline.time_of(frame.pts, order), planes=planes)
+def _look(frame: VideoFrame, stream: VideoStream) -> _Look:
+    return _Look(
+        size=upright_size(frame, stream), turns=rotation_of(frame), is_flipped=is_mirrored(frame)
+    )
 
 
-def _upright_planes(frame: VideoFrame, scaler: VideoReformatter, width: int, height: int) -> Planes:
+def _upright_planes(
+    frame: VideoFrame, look: _Look, scaler: VideoReformatter, width: int, height: int
+) -> Planes:
     if frame.is_corrupt:
         raise DataError("a frame is damaged")
-    turns, is_flipped = rotation_of(frame), is_mirrored(frame)
-    if turns % 2:
+    if look.turns % 2:
         width, height = height, width
     colors = None
     if frame.colorspace == _UNSPECIFIED_COLORS:
@@ -111,15 +138,18 @@ def _upright_planes(frame: VideoFrame, scaler: VideoReformatter, width: int, hei
         src_colorspace=colors,
         threads=1,
     )
-    red, green, blue = (_plane(scaled, index, turns, is_flipped) for index in _RED_GREEN_BLUE)
+    red, green, blue = (_plane(scaled, index, look) for index in _RED_GREEN_BLUE)
     return red, green, blue
 
 
-def _plane(frame: VideoFrame, index: int, turns: int, is_flipped: bool) -> Pixels:
+def _plane(frame: VideoFrame, index: int, look: _Look) -> Pixels:
     """One colour of a frame without the padding of its rows, flipped if asked and then turned;
     it keeps the frame alive.
     """
     plane = frame.planes[index]
     memory: Any = plane  # its stub does not say that it is a buffer
     rows = np.frombuffer(memory, dtype=np.uint8).reshape(plane.height, plane.line_size)
-    return np.rot90(rows[:: -1 if is_flipped else 1, : plane.width], turns)
+    shown = rows[:, : plane.width]
+    if not look.turns and not look.is_flipped:
+        return shown
+    return np.rot90(shown[:: -1 if look.is_flipped else 1], look.turns)

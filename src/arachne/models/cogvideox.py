@@ -1,21 +1,35 @@
 """CogVideoX-5B: text and video tokens go through the same weights, positions are rotary.
 
 It was trained as DDPM to predict v = sqrt(a)·noise − sqrt(1 − a)·x0, which is what `forward` gives.
+Image-to-video models see their first frame in further channels. The published one also adds to its
+tokens a table of positions that it learned for one shape of clips. diffusers' class refuses other
+sizes and takes sines for other lengths; here clips of any other shape are rejected.
+
+Shape suffixes: those of `diffusers_family`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput
-from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
+from arachne.models.diffusers_family import (
+    DiffusersFamily,
+    Option,
+    attention_sizes,
+    check_channels,
+    fixed_ffn_size,
+)
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from arachne.models.interface import FirstFrames
 
     Rotary = tuple[Tensor, Tensor]
 
@@ -36,18 +50,40 @@ COGVIDEOX_LAYOUT = SequenceLayout(
 
 
 def _forward(
-    module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+    module: nn.Module,
+    latents_BCFHW: Tensor,
+    timestep_B: Tensor,
+    text_BLD: Tensor,
+    first: FirstFrames | None = None,
 ) -> Tensor:
     rotary = _rotary(module.config, latents_BCFHW.shape[2:], latents_BCFHW.device)
     return cogvideox_v(
-        module, latents_BCFHW, timestep=timestep_B, text=text_BLD, image_rotary_emb=rotary
+        module,
+        latents_BCFHW,
+        timestep=timestep_B,
+        text=text_BLD,
+        first=first,
+        image_rotary_emb=rotary,
     )
 
 
 def cogvideox_v(
-    module: nn.Module, inputs_BCFHW: Tensor, *, timestep: Tensor, text: Tensor, **more: Any
+    module: nn.Module,
+    latents_BCFHW: Tensor,
+    *,
+    timestep: Tensor,
+    text: Tensor,
+    first: FirstFrames | None = None,
+    **more: Any,
 ) -> Tensor:
-    """The class's own v [B, C, F, H, W]: it takes and gives [B, F, C, H, W]."""
+    """The class's own v [B, C, F, H, W]: it takes and gives [B, F, C, H, W].
+
+    It sees `first`, the latents of the first frame before zeros, as further channels.
+    """
+    import torch
+
+    shown = () if first is None else (first.latents,)
+    inputs_BCFHW = torch.cat([latents_BCFHW, *shown], dim=1)
     output_BFCHW = module(
         hidden_states=inputs_BCFHW.transpose(1, 2),
         encoder_hidden_states=text,
@@ -92,20 +128,52 @@ def cogvideox_options(shape: ModelShape) -> dict[str, Any]:
 
 
 def _options(shape: ModelShape) -> dict[str, Any]:
-    return cogvideox_options(shape) | {"use_rotary_positional_embeddings": True}
+    options = cogvideox_options(shape) | {
+        "use_rotary_positional_embeddings": True,
+        "use_learned_positional_embeddings": shape.only_bucket is not None,
+    }
+    if shape.only_bucket is None:
+        return options
+    side = family_named(shape.family).geometry.spatial_compression
+    return options | {
+        "sample_width": shape.only_bucket.width // side,
+        "sample_height": shape.only_bucket.height // side,
+        "sample_frames": shape.only_bucket.frames,
+        "max_text_seq_length": shape.text_tokens,  # the table begins with them
+    }
 
 
-def cogvideox_sizes(option: Option) -> dict[str, int]:
-    """Sizes of a model of the class, text to video."""
-    return attention_sizes(option, ffn_size=fixed_ffn_size("cogvideox"), text_size="text_embed_dim")
+def cogvideox_sizes(option: Option) -> dict[str, Any]:
+    """Sizes of a model of the class; channels beyond those that come out show a first frame."""
+    sizes = attention_sizes(
+        option, ffn_size=fixed_ffn_size("cogvideox"), text_size="text_embed_dim"
+    )
+    latent_channels = min(option("in_channels"), option("out_channels"))
+    return sizes | {
+        "latent_channels": latent_channels,
+        "condition_channels": option("in_channels") - latent_channels,
+    }
 
 
-def check_rotary_head(shape: ModelShape) -> None:
-    """Refuse heads that the rotary embedding cannot share out.
+def _sizes(option: Option) -> dict[str, Any]:
+    if not option("use_learned_positional_embeddings"):
+        return cogvideox_sizes(option)
+    side = family_named("cogvideox").geometry.spatial_compression
+    learned = Bucket(
+        width=option("sample_width") * side,
+        height=option("sample_height") * side,
+        frames=option("sample_frames"),
+    )
+    return cogvideox_sizes(option) | {"only_bucket": learned}
+
+
+def check_cogvideox(shape: ModelShape) -> None:
+    """Refuse channels as `check_channels`, and heads that the rotary embedding cannot share out.
 
     Raises:
         ConfigError: Names the size.
     """
+    check_channels(shape)
     if shape.head_size % 16:
         raise ConfigError(
             f"model.head_size is {shape.head_size}; CogVideoX's rotary embedding of time, height "
@@ -117,10 +185,11 @@ COGVIDEOX = DiffusersFamily(
     name="cogvideox",
     class_name="CogVideoXTransformer3DModel",
     layout=COGVIDEOX_LAYOUT,
-    sizes=cogvideox_sizes,
+    sizes=_sizes,
     options=_options,
     forward=_forward,
+    first_frame_forward=_forward,
     text_padding="kept",
-    fixed=("time_embed_dim", "patch_size_t", "ofs_embed_dim", "use_learned_positional_embeddings"),
-    check=check_rotary_head,
+    fixed=("time_embed_dim", "patch_size_t", "ofs_embed_dim"),
+    check=check_cogvideox,
 )

@@ -1,7 +1,7 @@
 """CogVideoX 1.5: tokens span two latent frames; positions are counted from 0 at any size.
 
-Image-to-video models see their first frame in further channels, and embed an offset that their
-pipeline never changes. Source: `CogVideoXPipeline` and `CogVideoXImageToVideoPipeline`.
+Image-to-video models also embed an offset that their pipeline never changes. Source:
+`CogVideoXPipeline` and `CogVideoXImageToVideoPipeline`.
 
 Shape suffixes: those of `diffusers_family`.
 """
@@ -11,18 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
-from arachne.core.families.cogvideox15 import OFFSET_SIZE, cogvideox_condition_channels
+from arachne.core.families.cogvideox15 import OFFSET_SIZE
 from arachne.core.model_shape import ModelShape
 from arachne.models.cogvideox import (
     COGVIDEOX,
-    check_rotary_head,
     cogvideox_options,
     cogvideox_sizes,
     cogvideox_v,
 )
-from arachne.models.diffusers_family import Option
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,14 +47,12 @@ def _first_frame_forward(
     text_BLD: Tensor,
     first: FirstFrames,
 ) -> Tensor:
-    """Latents, and those of the first frame before zeros, as channels."""
-    import torch
-
     return cogvideox_v(
         module,
-        torch.cat([latents_BCFHW, first.latents], dim=1),
+        latents_BCFHW,
         timestep=timestep_B,
         text=text_BLD,
+        first=first,
         image_rotary_emb=_rotary(module.config, latents_BCFHW),
         ofs=timestep_B.new_full(timestep_B.shape, _OFFSET),
     )
@@ -92,32 +87,12 @@ def _options(shape: ModelShape) -> dict[str, Any]:
     }
 
 
-def _sizes(option: Option) -> dict[str, int]:
-    latent_channels = min(option("in_channels"), option("out_channels"))
-    return cogvideox_sizes(option) | {
-        "latent_channels": latent_channels,
-        "condition_channels": option("in_channels") - latent_channels,
-    }
-
-
-def _check(shape: ModelShape) -> None:
-    check_rotary_head(shape)
-    needed = cogvideox_condition_channels(shape.latent_channels)
-    if shape.condition_channels not in (0, needed):
-        raise ConfigError(
-            f"the transformer takes {shape.condition_channels} channels beside its "
-            f"{shape.latent_channels} latent ones, and image to video has {needed} there; other "
-            "conditions, such as a control video, cannot be trained"
-        )
-
-
 COGVIDEOX15 = replace(
     COGVIDEOX,
     name="cogvideox15",
-    sizes=_sizes,
+    sizes=cogvideox_sizes,
     options=_options,
     forward=_forward,
     first_frame_forward=_first_frame_forward,
     fixed=("time_embed_dim", "use_learned_positional_embeddings"),
-    check=_check,
 )

@@ -11,8 +11,10 @@ from arachne.models.cogvideox import (
     COGVIDEOX,
     COGVIDEOX_LAYOUT,
     cogvideox_options,
+    cogvideox_sizes,
     cogvideox_v,
 )
+from arachne.models.diffusers_family import check_channels
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +35,7 @@ def _options(shape: ModelShape) -> dict[str, Any]:
 
 
 def _check(shape: ModelShape) -> None:
+    check_channels(shape)
     if shape.hidden_size % 16:
         raise ConfigError(
             f"model.num_heads x head_size is {shape.hidden_size}; CogVideoX-2B's sines and cosines "
@@ -47,8 +50,15 @@ COGVIDEOX_2B = replace(
         COGVIDEOX_LAYOUT,
         split_inputs=tuple(each for each in COGVIDEOX_LAYOUT.split_inputs if each.module),
     ),
+    sizes=cogvideox_sizes,
     options=_options,
     forward=_forward,
-    fixed=(*COGVIDEOX.fixed, "spatial_interpolation_scale", "temporal_interpolation_scale"),
+    first_frame_forward=None,
+    fixed=(
+        *COGVIDEOX.fixed,
+        "use_learned_positional_embeddings",
+        "spatial_interpolation_scale",
+        "temporal_interpolation_scale",
+    ),
     check=_check,
 )

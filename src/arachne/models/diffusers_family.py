@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
@@ -87,6 +88,23 @@ def fixed_ffn_size(family: str) -> Callable[[int], int]:
     return needed
 
 
+def check_channels(shape: ModelShape) -> None:
+    """Refuse channels beside the latent ones that show anything but a first frame.
+
+    Raises:
+        ConfigError: Names their number.
+    """
+    channels_of = family_named(shape.family).condition_channels
+    allowed = (0,) if channels_of is None else (0, channels_of(shape.latent_channels))
+    if shape.condition_channels not in allowed:
+        raise ConfigError(
+            f"the transformer takes {shape.condition_channels} channels beside its "
+            f"{shape.latent_channels} latent ones, and family {shape.family!r} has "
+            f"{' or '.join(str(number) for number in allowed)} there; other conditions, such as a "
+            "last frame or a control video, cannot be trained"
+        )
+
+
 def joint_layout(*, blocks: str, self_attention: str) -> SequenceLayout:
     """A class whose video and text tokens attend together, video first, by one rotary table."""
     first = "transformer_blocks.0"
@@ -137,7 +155,7 @@ class DiffusersFamily:
     name: str
     class_name: str
     layout: SequenceLayout
-    sizes: Callable[[Option], dict[str, int]]
+    sizes: Callable[[Option], dict[str, Any]]
     options: Callable[[ModelShape], dict[str, Any]]
     forward: Forward
     first_frame_forward: FirstFrameForward | None = None

@@ -1,5 +1,9 @@
 """HunyuanVideo: blocks with weights for text of their own, then blocks that text and video share.
 
+Image to video sees the first frame in further channels, latents before zeros and a mask, as
+`HunyuanVideoImageToVideoPipeline` shows it to the model of 33 channels. That pipeline also has
+LLaVA read the picture before the caption; here text states are those of the caption alone.
+
 Shape suffixes: those of `diffusers_family`, and
   P width of the pooled text state
 """
@@ -12,12 +16,20 @@ from typing import TYPE_CHECKING, Any
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape, pooled_rows
-from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, joint_layout
+from arachne.models.diffusers_family import (
+    DiffusersFamily,
+    Option,
+    attention_sizes,
+    check_channels,
+    joint_layout,
+)
 from arachne.models.text_padding import word_mask
 from arachne.models.text_prompts import LLAMA_PROMPT
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from arachne.models.interface import FirstFrames
 
 GUIDANCE = 1000.0
 """What the guidance embedder gets, times 1000: a scale of 1, a model that is not guided. It learns
@@ -30,29 +42,46 @@ _LAYOUT = joint_layout(
 
 
 def _forward(
-    module: nn.Module, latents_BCFHW: Tensor, timestep_B: Tensor, text_BLD: Tensor
+    module: nn.Module,
+    latents_BCFHW: Tensor,
+    timestep_B: Tensor,
+    text_BLD: Tensor,
+    first: FirstFrames | None = None,
 ) -> Tensor:
     """The text's first rows hold the pooled state; see `pooled_text`."""
+    import torch
+
+    shown = () if first is None else (channels_of(first),)
+    guidance = timestep_B.new_full(timestep_B.shape, GUIDANCE)
     config: Any = module.config
     num_rows = pooled_rows(config.pooled_projection_dim, text_BLD.shape[2])
     pooled_BP = text_BLD[:, :num_rows].flatten(1)[:, : config.pooled_projection_dim]
     words_BLD = text_BLD[:, num_rows:]
     return module(
-        hidden_states=latents_BCFHW,
+        hidden_states=torch.cat([latents_BCFHW, *shown], dim=1),
         timestep=timestep_B,
         encoder_hidden_states=words_BLD,
         encoder_attention_mask=word_mask(words_BLD),
         pooled_projections=pooled_BP,
-        guidance=timestep_B.new_full(timestep_B.shape, GUIDANCE),
+        guidance=guidance if config.guidance_embeds else None,
         return_dict=False,
     )[0]
+
+
+def channels_of(first: FirstFrames) -> Tensor:
+    """Channels [B, C + 1, F, H, W] of first frames: their latents, and a mask of where they lie."""
+    import torch
+
+    mask_B1FHW = torch.zeros_like(first.latents[:, :1])
+    mask_B1FHW[:, :, 0] = 1.0
+    return torch.cat([first.latents, mask_B1FHW], dim=1)
 
 
 def _options(shape: ModelShape) -> dict[str, Any]:
     _, patch, _ = family_named("hunyuan_video").geometry.patch
     return {
         "patch_size": patch,
-        "in_channels": shape.latent_channels,
+        "in_channels": shape.input_channels,
         "out_channels": shape.latent_channels,
         "num_attention_heads": shape.num_heads,
         "attention_head_dim": shape.head_size,
@@ -63,6 +92,8 @@ def _options(shape: ModelShape) -> dict[str, Any]:
         "text_embed_dim": shape.text_size,
         "pooled_projection_dim": shape.pooled_text_size,
         "rope_axes_dim": rope_axes(shape),
+        "guidance_embeds": not shape.condition_channels,
+        "image_condition_type": "latent_concat" if shape.condition_channels else None,
     }
 
 
@@ -80,7 +111,10 @@ def rope_axes(shape: ModelShape) -> tuple[int, int, int]:
 
 
 def _sizes(option: Option) -> dict[str, int]:
+    latent_channels = min(option("in_channels"), option("out_channels"))
     return ratio_sizes(option) | {
+        "latent_channels": latent_channels,
+        "condition_channels": option("in_channels") - latent_channels,
         "num_single_layers": option("num_single_layers"),
         "num_refiner_layers": option("num_refiner_layers"),
         "pooled_text_size": option("pooled_projection_dim"),
@@ -111,6 +145,7 @@ def check_head_size(shape: ModelShape) -> None:
 
 def _check(shape: ModelShape) -> None:
     check_head_size(shape)
+    check_channels(shape)
     if not shape.pooled_text_size:
         raise ConfigError(
             "family 'hunyuan_video' has blocks and a pooled text state that no setting names; "
@@ -125,8 +160,9 @@ HUNYUAN_VIDEO = DiffusersFamily(
     sizes=_sizes,
     options=_options,
     forward=_forward,
+    first_frame_forward=_forward,
     text_prompt=LLAMA_PROMPT,
-    fixed=("patch_size_t", "guidance_embeds", "image_condition_type"),
+    fixed=("patch_size_t",),
     check=_check,
     pools_text=True,
 )

@@ -25,6 +25,7 @@ from arachne.core.model_shape import ModelShape
 from arachne.models.diffusers_family import DiffusersFamily, Option
 from arachne.models.hunyuan_video import (
     HUNYUAN_VIDEO,
+    channels_of,
     check_head_size,
     ffn_ratio,
     ratio_sizes,
@@ -60,12 +61,8 @@ def _first_frame_forward(
     text_BLD: Tensor,
     first: FirstFrames,
 ) -> Tensor:
-    import torch
-
     assert first.states is not None, "checked when the model was made"
-    mask_B1FHW = torch.zeros_like(latents_BCFHW[:, :1])
-    mask_B1FHW[:, :, 0] = 1.0
-    shown = torch.cat([first.latents, mask_B1FHW], dim=1)
+    shown = channels_of(first)
     return _velocity(module, latents_BCFHW, shown, timestep_B, text_BLD, image=first.states)
 
 

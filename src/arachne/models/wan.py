@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
-from arachne.core.families.wan import WAN_IMAGE_TOKENS, wan_condition_channels
+from arachne.core.families.wan import WAN_IMAGE_TOKENS
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
-from arachne.models.diffusers_family import DiffusersFamily, Option
+from arachne.models.diffusers_family import DiffusersFamily, Option, check_channels
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -125,13 +125,7 @@ def check_wan(shape: ModelShape) -> None:
         )
     if shape.freq_size % 2:
         raise ConfigError(f"model.freq_size is {shape.freq_size}; sine and cosine need it even")
-    needed = wan_condition_channels(shape.latent_channels)
-    if shape.condition_channels not in (0, needed):
-        raise ConfigError(
-            f"the transformer takes {shape.condition_channels} channels beside its "
-            f"{shape.latent_channels} latent ones, and image to video has {needed} there; other "
-            "conditions, such as a last frame or a control video, cannot be trained"
-        )
+    check_channels(shape)
     if shape.image_size and shape.text_tokens != _TEXT_TOKENS_BESIDE_IMAGE:
         raise ConfigError(
             f"model.text_tokens is {shape.text_tokens}; a {shape.family} that attends to its first "

@@ -14,13 +14,13 @@ from arachne.models.wan import FIXED, WAN_LAYOUT, check_wan, wan_forward, wan_op
 
 
 def _check(shape: ModelShape) -> None:
-    check_wan(shape)
     if shape.condition_channels or shape.image_size:
         raise ConfigError(
             f"the transformer takes {shape.condition_channels} channels beside its "
             f"{shape.latent_channels} latent ones, and family 'wan_5b' has none there; Wan 2.1 and "
             "2.2 A14B are family 'wan'"
         )
+    check_wan(shape)
 
 
 WAN_5B = DiffusersFamily(

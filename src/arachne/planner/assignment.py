@@ -83,6 +83,12 @@ class Assignment:
         """Load of the most loaded GPU."""
         return self.loads.makespan_s
 
+    @property
+    def contents(self) -> tuple[object, ...]:
+        """What each block holds that is used: equal on other trees if the clips lie as they do."""
+        gpus = self.costs.tree.gpus
+        return tuple((gpus[n], tuple(of)) for n, of in enumerate(self.counts) if any(of))
+
     def add(self, shape: int, num_clips: int, node: int) -> None:
         """Put clips of a shape on a node, or take them off if `num_clips` is negative."""
         before = self.counts[node][shape]

@@ -8,7 +8,14 @@ sum of the work on the path from the root to its leaf, and planning is balancing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from arachne.core.blocks import Block, blocks, laminar, plan_blocks
+from arachne.core.blocks import (
+    Block,
+    aligned_blocks,
+    blocks,
+    has_blocks_from_both_ends,
+    laminar,
+    plan_blocks,
+)
 
 ROOT = 0
 """Node 0 stands above all blocks, with no GPUs and no work, so that the forest is a tree."""
@@ -40,15 +47,24 @@ def block_tree(num_gpus: int, ladder: Sequence[int]) -> BlockTree:
 
 
 def widest_tree(
-    num_gpus: int, degrees: Sequence[int], preferred: Iterable[Block] = ()
+    num_gpus: int,
+    degrees: Sequence[int],
+    preferred: Iterable[Block] = (),
+    *,
+    from_both_ends: bool = True,
 ) -> BlockTree:
     """A tree that no block of these degrees can be added to.
 
-    `preferred` blocks come first, then large ones before small ones: left-over GPUs get smaller
-    blocks, and ladders mix where they do not cross.
+    `preferred` blocks come first, then those that are aligned, then others if there are some
+    `from_both_ends`; large ones before small ones: left-over GPUs get smaller blocks, and ladders
+    mix where they do not cross.
     """
-    by_degree = plan_blocks(num_gpus, degrees)
-    candidates = [block for degree in reversed(degrees) for block in by_degree[degree]]
+    kinds = [aligned_blocks(num_gpus, degrees)]
+    if from_both_ends and has_blocks_from_both_ends(num_gpus, degrees):
+        kinds.append(plan_blocks(num_gpus, degrees))
+    candidates = [
+        block for of_kind in kinds for degree in reversed(degrees) for block in of_kind[degree]
+    ]
     return tree_of(num_gpus, laminar(num_gpus, [*preferred, *candidates]))
 
 

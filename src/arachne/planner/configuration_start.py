@@ -9,7 +9,7 @@ clip, where it costs least.
 from collections.abc import Mapping, Sequence
 from math import fsum
 
-from arachne.core.blocks import Block, plan_blocks
+from arachne.core.blocks import Block, aligned_blocks
 from arachne.planner.assignment import Assignment
 from arachne.planner.configurations import Configuration, Knapsack, Stack, cover
 from arachne.planner.trees import Trees
@@ -143,16 +143,18 @@ class ConfigurationStarts:
         return found
 
     def _fastest_first(self, degree: int) -> list[Block]:
-        """Blocks of a degree, those that cost less first."""
+        """Blocks of a degree, those that cost less first, then those that are aligned."""
         variants = self._variants
+        num_gpus, degrees = variants.problem.num_gpus, variants.problem.degrees
+        aligned = set(aligned_blocks(num_gpus, degrees)[degree])
         block_s = {
             kind: [variants.duration_s((shape, 1), gpus) for shape in range(variants.num_shapes)]
             for gpus in variants.kinds_of_degree[degree]
             for kind in [variants.kind(gpus)]
         }
         return sorted(
-            plan_blocks(variants.problem.num_gpus, variants.problem.degrees)[degree],
-            key=lambda gpus: (block_s[variants.kind(gpus)], gpus),
+            variants.problem.blocks[degree],
+            key=lambda gpus: (block_s[variants.kind(gpus)], gpus not in aligned, gpus),
         )
 
     def _assigned(self, placed: Sequence[_Placed], limit_s: float) -> Assignment | None:

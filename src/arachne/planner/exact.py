@@ -1,14 +1,15 @@
 """The referee `exact`: the shortest plan of a small problem, with a proof, by integer programming.
 
 Clips of a shape are interchangeable, so the unknowns are counts: x[v, b] cascades of variant v
-(shape, stacked clips) on block b of one ladder.
+(shape, stacked clips) on block b of one laminar family.
 
     minimise T   with   Σ over v of a shape, b:  clips(v) · x[v, b] = clips of that shape
                         Σ over v, b that hold g: t(v, b) · x[v, b] ≤ T   for every GPU g
 
-Blocks of a ladder are nested or disjoint and every GPU runs its cascades from the largest block to
-the smallest, so nothing waits and a plan is as long as its most loaded GPU. Plans that mix ladders
-are not looked at. Needs the extra `planner` (CP-SAT of OR-tools); slow above 16 GPUs.
+Blocks of a family are nested or disjoint and every GPU runs its cascades from the largest block to
+the smallest, so nothing waits and a plan is as long as its most loaded GPU. Where a small
+world has few families all are solved, elsewhere the ladders alone. Plans whose blocks cross are not
+looked at. Needs the extra `planner` (CP-SAT of OR-tools); slow above 16 GPUs.
 """
 
 from collections import Counter
@@ -18,15 +19,16 @@ from math import floor, inf
 from types import ModuleType
 from typing import Any
 
-from arachne.core.blocks import ladders
+from arachne.core.blocks import ladders, laminar_families
 from arachne.core.errors import ConfigError
 from arachne.core.plan import Plan
-from arachne.planner.block_tree import ROOT, BlockTree, block_tree
+from arachne.planner.block_tree import ROOT, BlockTree, block_tree, tree_of
 from arachne.planner.encode_order import in_order
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import Placement, PlanningProblem
 from arachne.planner.schedule import scheduled_as_given
 from arachne.planner.tree import plan_arachne
+from arachne.planner.trees import MOST_FAMILIES, MOST_GPUS
 from arachne.planner.variants import Gpus, Variant, Variants
 
 NAME = "exact"
@@ -47,7 +49,7 @@ class Verdict:
 
     Attributes:
         plan: The shortest plan found.
-        proved_s: No plan that stays on one ladder is shorter than this.
+        proved_s: No plan that stays on one of the families that were solved is shorter than this.
     """
 
     plan: Plan
@@ -55,7 +57,7 @@ class Verdict:
 
     @property
     def is_proved(self) -> bool:
-        """Whether no shorter plan exists, apart from rounding (a ten-thousandth)."""
+        """Whether no shorter plan exists on these families, rounding (a ten-thousandth) apart."""
         return self.plan.makespan_s <= self.proved_s * (1.0 + _ROUNDING)
 
 
@@ -64,8 +66,8 @@ def plan_exact(
 ) -> Verdict:
     """The shortest plan, or the best within the time limit and how short one could be.
 
-    Starts from the plan of `arachne`. The ladders share the time limit; a run that meets it may end
-    differently on another machine.
+    Starts from the plan of `arachne`. The families share the time limit; a run that meets it may
+    end differently on another machine.
 
     Raises:
         ConfigError: OR-tools is not installed.
@@ -76,11 +78,11 @@ def plan_exact(
     bound_s = lower_bound_s(problem, variants)
     best = plan_arachne(problem)
     proved_s = best.makespan_s
-    chains = ladders(problem.num_gpus, problem.degrees) if problem.batch.clips else ()
-    for ladder in chains:
-        model = _LadderModel(solver, variants, block_tree(problem.num_gpus, ladder), bound_s)
-        counts, ladder_s = model.solved(best, time_limit_s / len(chains), num_workers)
-        proved_s = min(proved_s, ladder_s)
+    trees = _trees(problem) if problem.batch.clips else []
+    for tree in trees:
+        model = _TreeModel(solver, variants, tree, bound_s)
+        counts, tree_s = model.solved(best, time_limit_s / len(trees), num_workers)
+        proved_s = min(proved_s, tree_s)
         order = in_order(problem, model.placements(counts), variants.launch_s)
         found = scheduled_as_given(problem, NAME, order.placements)
         if counts and found.makespan_s < best.makespan_s:
@@ -88,8 +90,18 @@ def plan_exact(
     return Verdict(plan=replace(best, planner=NAME), proved_s=max(proved_s, bound_s))
 
 
-class _LadderModel:
-    """The integer programme of one ladder."""
+def _trees(problem: PlanningProblem) -> list[BlockTree]:
+    """Those of all families, if they are few; else those of the ladders."""
+    num_gpus, degrees = problem.num_gpus, problem.degrees
+    if num_gpus <= MOST_GPUS:
+        families = laminar_families(problem.blocks, MOST_FAMILIES)
+        if families:
+            return [tree_of(num_gpus, family) for family in families]
+    return [block_tree(num_gpus, ladder) for ladder in ladders(num_gpus, degrees)]
+
+
+class _TreeModel:
+    """The integer programme of one tree of blocks."""
 
     def __init__(
         self, solver: ModuleType, variants: Variants, tree: BlockTree, bound_s: float

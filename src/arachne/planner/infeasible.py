@@ -4,7 +4,7 @@ from arachne.core.blocks import allowed_degrees
 from arachne.core.cascade import Cascade
 from arachne.core.errors import InfeasibleError
 from arachne.core.units import bytes_text, count_text
-from arachne.cost.fitting import fitting_text, misfit_text, roomier_text
+from arachne.cost.fitting import fitting_text, has_no_ring, misfit_text, roomier_text
 from arachne.cost.model import CostModel
 from arachne.planner.problem import PlanningProblem
 
@@ -49,19 +49,28 @@ def does_not_fit(
 def _advice(problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...]) -> str:
     """What would help: a setting only where it is what holds the launch back."""
     costs = problem.costs
-    raising = "raise planner.max_degree, " if max(problem.degrees) < _most_degree(problem) else ""
+    raising = "raise planner.max_degree, " if _would_fit_on_more(problem, cascade, gpus) else ""
     lowered = problem.shape_settings
     if cascade.num_clips > 1:
         lowered = f"planner.stack_tokens, {lowered}"
     smaller = f"{raising}lower {lowered}"
     if isinstance(costs, CostModel):
-        return roomier_text(costs.memory(cascade, gpus), costs.memory_bytes, smaller)
+        return roomier_text(costs, cascade, gpus, smaller)
     return f"{smaller}, or use more GPUs or GPUs with more memory"
+
+
+def _would_fit_on_more(problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...]) -> bool:
+    """Whether a larger `planner.max_degree` would help, or may, where costs do not tell."""
+    most, costs = _most_degree(problem), problem.costs
+    if most <= max(problem.degrees) or not isinstance(costs, CostModel):
+        return most > max(problem.degrees)
+    mode = costs.mode(cascade, gpus)
+    return costs.memory_in(mode, cascade, most).total <= costs.memory_bytes
 
 
 def _most_degree(problem: PlanningProblem) -> int:
     """The largest degree that `planner.max_degree` could allow."""
     costs, most = problem.costs, problem.num_gpus
-    if isinstance(costs, CostModel) and costs.options.needs_heads and costs.options.ring == "none":
+    if isinstance(costs, CostModel) and has_no_ring(costs):
         most = min(most, costs.model.num_heads)
     return allowed_degrees(problem.num_gpus, most)[-1]

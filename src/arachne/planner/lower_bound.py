@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from arachne.core.blocks import blocks, plan_blocks
+from arachne.core.blocks import blocks
 from arachne.planner.infeasible import does_not_fit
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.variants import Kind, Variants
@@ -136,7 +136,7 @@ def _works(problem: PlanningProblem, variants: Variants) -> list[_Work]:
 def _least_speeds(problem: PlanningProblem, variants: Variants) -> dict[Kind, float]:
     """Of each kind of block, the least sum of its GPUs' speeds."""
     speeds: dict[Kind, float] = {}
-    for of_degree in plan_blocks(problem.num_gpus, problem.degrees).values():
+    for of_degree in problem.blocks.values():
         for gpus in of_degree:
             kind = variants.kind(gpus)
             speed = sum([problem.costs.gpu_speed(gpu) for gpu in gpus])

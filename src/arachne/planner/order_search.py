@@ -15,7 +15,6 @@ from math import inf
 from random import Random
 from typing import TypeVar
 
-from arachne.core.blocks import plan_blocks
 from arachne.core.cascade import Cascade
 from arachne.planner.problem import Placement
 from arachne.planner.variants import Gpus, Variants
@@ -101,7 +100,7 @@ class OrderSearch:
         self._rng = rng
         self._num_gpus = problem.num_gpus
         self._clips = problem.batch.clips
-        self._blocks = list(plan_blocks(problem.num_gpus, problem.degrees).values())
+        self._blocks = list(problem.blocks.values())
         self._known: dict[tuple[int, int], tuple[dict[Gpus, float], list[list[Gpus]]]] = {}
         self._handoff_s: dict[tuple[int, int, Gpus, Gpus], float] = {}
 

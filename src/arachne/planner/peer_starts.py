@@ -32,7 +32,7 @@ def peer_plans(problem: PlanningProblem, planner: str) -> list[Plan]:
     size = len(problem.batch.clips) * problem.num_gpus
     if problem.iterations < ITERATIONS_OF_A_START or size > _MOST_CLIPS_TIMES_GPUS:
         return []
-    of_degree = plan_blocks(problem.num_gpus, problem.degrees)
+    of_degree = plan_blocks(problem.num_gpus, problem.degrees)  # also those that we do not try
     plans: list[Plan] = []
     for system in SYSTEMS:
         try:

@@ -5,6 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from arachne.core.batch import Batch, BatchClip
+from arachne.core.blocks import (
+    Block,
+    aligned_blocks,
+    has_blocks_from_both_ends,
+    plan_blocks,
+)
 from arachne.core.cascade import Cascade
 from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.plan import Plan
@@ -110,6 +116,21 @@ class PlanningProblem:
     def has_encoders(self) -> bool:
         """Whether anything but training is to be planned."""
         return any(clip.to_encode for batch in self.batches for clip in batch.clips)
+
+    @property
+    def has_blocks_from_both_ends(self) -> bool:
+        """Whether plans look at blocks that lie from the last GPU on.
+
+        Not with encoders, which fill what is left over: there they did as often harm, since the
+        search has more to try.
+        """
+        return not self.has_encoders and has_blocks_from_both_ends(self.num_gpus, self.degrees)
+
+    @property
+    def blocks(self) -> dict[int, tuple[Block, ...]]:
+        """The blocks that plans look at, of each degree in order of their first GPU."""
+        named = plan_blocks if self.has_blocks_from_both_ends else aligned_blocks
+        return named(self.num_gpus, self.degrees)
 
     def clip(self, cascade: Cascade) -> BatchClip:
         """The first clip of a cascade."""

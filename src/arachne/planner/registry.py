@@ -86,14 +86,18 @@ def compared_planner_named(name: str) -> Planner:
             f"planner {name!r} draws its batches from buckets, and is compared over an epoch; "
             "leave it out here, and add --epoch CLIPS"
         )
-    return _looked_up(name, PLANNERS | PEERS, "planner")
+    return _looked_up(name, PLANNERS | PEERS, "planner", others=(gpipe.NAME,))
 
 
-def _looked_up(name: str, known: dict[str, Planner], what: str) -> Planner:
+def _looked_up(
+    name: str, known: dict[str, Planner], what: str, others: tuple[str, ...] = ()
+) -> Planner:
+    """Look a planner up; a refusal also names `others`, which are known elsewhere."""
     if name not in known:
-        close = get_close_matches(name, known, n=1)
+        names = [*known, *others]
+        close = get_close_matches(name, names, n=1)
         nearest = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"{what} {name!r} is not known{nearest}; known planners: {', '.join(known)}"
+            f"{what} {name!r} is not known{nearest}; known planners: {', '.join(names)}"
         )
     return known[name]

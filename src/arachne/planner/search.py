@@ -12,7 +12,7 @@ from arachne.core.plan import Plan
 from arachne.planner.assignment import Assignment
 from arachne.planner.configuration_start import ConfigurationStarts
 from arachne.planner.tree_search import improved
-from arachne.planner.trees import Trees
+from arachne.planner.trees import MOST_GPUS, Trees
 from arachne.planner.variants import Variants
 from arachne.planner.warm_start import constructed, from_plan
 
@@ -26,8 +26,8 @@ that are shorter than this have greedy starts on one tree alone.
 """
 
 _STARTS_OF_A_TREE = 2
-_MOST_STARTS = 8
-"""Greedy starts and baselines that are searched."""
+_MOST_STARTS, _MOST_IN_SMALL_WORLDS = 8, 24
+"""Greedy starts and baselines that are searched; more in worlds with many trees."""
 
 _MOST_FIRST_STEPS = 150
 _FIRST_SHARE, _SECOND_SHARE = 0.4, 0.3
@@ -44,7 +44,10 @@ def searched(variants: Variants, plans: Sequence[Plan], bound_s: float) -> Assig
     iterations = variants.problem.iterations
     parts = _PARTS[: iterations // ITERATIONS_OF_A_START] if variants.num_shapes else ()
     search = _Search(variants, bound_s)
-    starts = search.greedy_starts(plans, is_quick=not parts)[:_MOST_STARTS]
+    problem = variants.problem
+    has_many_trees = problem.num_gpus <= MOST_GPUS or problem.has_blocks_from_both_ends
+    most = _MOST_IN_SMALL_WORLDS if has_many_trees else _MOST_STARTS
+    starts = search.greedy_starts(plans, is_quick=not parts)[:most]
     num_starts = max(len(starts) + len(parts), 1)
     num_steps = min(_MOST_FIRST_STEPS, int(_FIRST_SHARE * iterations) // num_starts)
     for start in starts:
@@ -79,15 +82,19 @@ class _Search:
         return min(self._taken, key=lambda start: start.makespan_s, default=None)
 
     def greedy_starts(self, plans: Sequence[Plan], *, is_quick: bool) -> list[Assignment]:
-        """Different starts from plans and on trees, shortest first; of one tree if `is_quick`."""
+        """Starts from plans and on trees, of one tree if `is_quick`.
+
+        Shortest first, but those that do the same as another on another tree come last.
+        """
         found = [from_plan(self._trees.with_blocks_of(plan), plan) for plan in plans]
         for costs in self._trees.of_all_kinds()[: 1 if is_quick else None]:
             found += constructed(costs, self._bound_s, _STARTS_OF_A_TREE)
-        different: list[Assignment] = []
-        for start in found:
-            if start is not None and all(start.counts != other.counts for other in different):
-                different.append(start)
-        return sorted(different, key=lambda start: start.makespan_s)
+        shortest_first = sorted(
+            (start for start in found if start is not None), key=lambda start: start.makespan_s
+        )
+        firsts: dict[object, Assignment] = {}
+        others = [s for s in shortest_first if firsts.setdefault(s.contents, s) is not s]
+        return [*firsts.values(), *others]
 
     def configured(self, part: float, turn: int) -> Assignment | None:
         """A start made of configurations; None if they have no room for all clips in its time.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from arachne.core.blocks import plan_blocks
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade, Module
 from arachne.planner.best_stacks import BestStacks
@@ -157,7 +156,7 @@ class Variants:
     def kinds_of_degree(self) -> dict[int, tuple[Gpus, ...]]:
         """Of each allowed degree, the first block of each kind."""
         found: dict[int, tuple[Gpus, ...]] = {}
-        of_degree = plan_blocks(self.problem.num_gpus, self.problem.degrees)
+        of_degree = self.problem.blocks
         for degree, of_plans in of_degree.items():
             firsts: dict[Kind, Gpus] = {}
             for gpus in of_plans:

@@ -77,16 +77,21 @@ def render_comparison(
         "barriers over all GPUs; launches over the cap need more memory than a GPU has.</p>"
         f'<div class="panel">{_planners_table(figures)}{_sentences(beneath)}</div>'
         f"{_epoch_section(epoch)}"
-        f"<h2>Step {batch.step}, planner by planner</h2>"
-        "<p class='why'>One row a rank; light stretches are idle. The time axis is the same for "
-        f"all, and ends at {_SHOWN_LENGTHS} times the shortest step; drag it to see more.</p>"
-        f"{legend}"
-        f"{''.join(panels)}"
     )
+    if panels:
+        body += (
+            f"<h2>Step {batch.step}, planner by planner</h2>"
+            "<p class='why'>One row a rank; light stretches are idle. The time axis is the same "
+            f"for all, and ends at {_SHOWN_LENGTHS} times the shortest step; drag it to see "
+            f"more.</p>{legend}{''.join(panels)}"
+        )
     return document(title=title, lead=lead, body=body, figures=drawn, times=_TIMES)
 
 
 def _planners_table(figures: Sequence[PlannerFigures]) -> str:
+    """Empty where only the reference without cascades was asked for."""
+    if not figures:
+        return ""
     return figures_table("planner", COLUMNS, {row.name: cells(row) for row in figures})
 
 

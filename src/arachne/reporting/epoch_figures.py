@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from arachne.core.units import percent_text
 from arachne.reporting.comparison import REFERENCE
 
 
@@ -62,7 +63,7 @@ def epoch_cells(figures: EpochFigures, all_figures: Sequence[EpochFigures]) -> t
         f"{figures.clips_dropped:,}",
         f"{figures.steps:,}",
         f"{figures.clips_trained / figures.steps:.3g}",
-        f"{100 * figures.idle_ratio:.1f} %",
+        percent_text(figures.idle_ratio, 1),
         "–" if figures.cap_violations is None else str(figures.cap_violations),
     )
 

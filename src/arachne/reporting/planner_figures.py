@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from arachne.core.units import seconds_text
+from arachne.core.units import percent_text, seconds_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +35,23 @@ class PlannerFigures:
     failure: str = ""
 
 
-COLUMNS = ("mean step", "× arachne", "× bound", "worst", "idle", "plan time", "phases", "over cap")
-"""Heads of the figures' columns, after the planner's name."""
+COLUMNS = ("mean step", "× arachne", "× bound", "over cap", "worst", "idle", "plan time", "phases")
+"""Heads of the figures' columns, after the planner's name; a narrow terminal leaves out the last
+ones first.
+"""
 
 
 def cells(figures: PlannerFigures) -> tuple[str, ...]:
     """One text for each of `COLUMNS`."""
-    counts = [figures.num_phases, figures.cap_violations]
     return (
         _text(figures.step_s, seconds_text),
         _text(figures.ratio, "{:.3f}".format),
         _text(figures.bound_geomean, "{:.3f}".format),
+        _text(figures.cap_violations, str),
         _text(figures.bound_worst, "{:.3f}".format),
-        _text(figures.idle_ratio, lambda share: f"{100 * share:.1f} %"),
+        _text(figures.idle_ratio, lambda share: percent_text(share, 1)),
         _text(figures.plan_s, seconds_text),
-        *("–" if count is None else str(count) for count in counts),
+        _text(figures.num_phases, str),
     )
 
 

@@ -23,6 +23,7 @@ from arachne.reporting.run_files import (
     SHEET,
     TRACES,
     Metrics,
+    check_kinds,
     read_batches,
     read_metrics,
     read_plans,
@@ -121,6 +122,7 @@ def read_report_data(run_dir: Path) -> ReportData:
             f"{str(run_dir)!r} is not a run: it has no {METRICS}, {PLANS} or {TRACES}/; "
             "name the folder that `arachne train` wrote"
         )
+    check_kinds(run_dir)
     metrics = read_metrics(run_dir)
     plans, plan_notes = read_plans(run_dir)
     batches, batch_notes = read_batches(run_dir)

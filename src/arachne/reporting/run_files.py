@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from arachne.core.batch import Batch
+from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.core.strict_json import to_json
@@ -40,6 +41,15 @@ PERFETTO = "trace.perfetto.json"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb-id.txt"
 SHEET = "sheet.png"
+JOB = ".torchrun"
+"""Which job of torchrun trained there last."""
+
+_FILES = (
+    *(RESOLVED_CONFIG, METRICS, PLANS, BATCHES, MANIFEST, DISPLAY, COMPARISON, REPORT),
+    *(PERFETTO, WANDB_ID, JOB, f"{TRACES}/rank-*.jsonl"),
+    *(f"{SAMPLES}/*.png", f"{SAMPLES}/step-*/*.png", f"{SAMPLES}/step-*/*.mp4"),
+)
+_FOLDERS = (TRACES, SAMPLES, TENSORBOARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +129,22 @@ class Metrics:
     train: tuple[StepMetrics, ...] = ()
     validation: tuple[StepMetrics, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def check_kinds(run_dir: Path, *more: str) -> None:
+    """Refuse a folder where something else has the name of a run's file: a pipe would never answer.
+
+    `more` are names of further files.
+
+    Raises:
+        DataError: Such a thing is there.
+    """
+    for pattern in (*_FILES, *more, *_FOLDERS):
+        what = "folder" if pattern in _FOLDERS else "file"
+        for path in run_dir.glob(pattern) if "*" in pattern else [run_dir / pattern]:
+            is_right = path.is_dir() if what == "folder" else path.is_file()
+            if not is_right and (path.exists() or path.is_symlink()):
+                raise DataError(f"{str(path)!r} is no {what}; move it away")
 
 
 def samples_dir(run_dir: Path, step: int) -> Path:

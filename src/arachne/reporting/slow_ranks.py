@@ -1,6 +1,6 @@
 """Which ranks a run counted as slow, in words for its report."""
 
-from arachne.core.units import step_text
+from arachne.core.units import percent_text, step_text
 from arachne.reporting.run_files import Metrics
 
 
@@ -17,6 +17,6 @@ def slow_rank_notes(metrics: Metrics) -> list[str]:
         until = " on" if last == metrics.train[-1].step else f" to {step_text(last)}"
         notes.append(
             f"rank {rank} ran slower than predicted: plans allowed for it from "
-            f"{step_text(first)}{until}, at {speed:.0%} of the fastest rank's speed"
+            f"{step_text(first)}{until}, at {percent_text(speed)} of the fastest rank's speed"
         )
     return notes

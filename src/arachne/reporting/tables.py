@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.table import Table
 
-from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.core.units import bytes_text, count_text, percent_text, seconds_text
 from arachne.reporting.comparison import Strategy, reference_of
 from arachne.reporting.headlines import Headlines
 
@@ -99,4 +99,4 @@ def duration_text(seconds: float | None) -> str:
 
 def share_text(share: float | None) -> str:
     """A share of 1 as per cent with one decimal, or a dash."""
-    return _NOTHING if share is None else f"{100 * share:.1f} %"
+    return _NOTHING if share is None else percent_text(share, 1)

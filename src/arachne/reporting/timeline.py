@@ -18,7 +18,7 @@ from arachne.core.batch import Batch
 from arachne.core.bucket import Bucket
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.trace import Span, SpanKind, Trace
-from arachne.core.units import count_text, seconds_text
+from arachne.core.units import count_text, percent_text, seconds_text
 from arachne.reporting.launch_text import launch_name, planned_launch, span_launch_name
 from arachne.reporting.shape_colours import HATCH_GROUND, UNKNOWN_COLOUR, Paint, shape_paints
 
@@ -336,7 +336,7 @@ def _panel_title(trace: Trace, top: float) -> Figure:
     kind = "measured" if trace.is_measured else "modelled"
     return {
         "text": f"<b>{kind}</b>  {seconds_text(trace.iteration_s)}, "
-        f"idle ratio {100 * trace.idle_ratio:.1f} %",
+        f"idle ratio {percent_text(trace.idle_ratio, 1)}",
         "xref": "paper",
         "yref": "paper",
         "x": 0,

@@ -55,8 +55,8 @@ class WandbLog:
             )
         except self._wandb.Error as error:
             raise ConfigError(
-                f"logging.wandb {project!r}: Weights & Biases cannot be used: {error}; run "
-                "wandb login, or set WANDB_MODE=offline"
+                f"logging.wandb {project!r}: Weights & Biases cannot be used: "
+                f"{str(error).rstrip('.')}; run wandb login, or set WANDB_MODE=offline"
             ) from error
         known.write_text(self._run.id)
         # Its own counter must only rise, and a resumed run does some steps again.

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from arachne.core.errors import ConfigError
 from arachne.core.known_keys import choice_text
+from arachne.core.units import percent_text
 
 Attend = Callable[[Tensor, Tensor, Tensor, float | None], Tensor]
 """Attention [B, N, L, H] of queries, keys and values of that shape, with a scale."""
@@ -71,8 +72,8 @@ def registered_attention(
         ) from failure
     if not error < _MOST_ERROR:
         raise ConfigError(
-            f"model.attention names backend {name!r}, whose results are {error:.0%} off torch's "
-            f"for {dtype} heads of {head_size} on {device.type!r}; use 'auto'"
+            f"model.attention names backend {name!r}, whose results are {percent_text(error)} off "
+            f"torch's for {dtype} heads of {head_size} on {device.type!r}; use 'auto'"
         )
     return attend
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from arachne.core.errors import ConfigError
 from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
+from arachne.core.units import percent_text
 from arachne.runtime import collectives
 from arachne.runtime.attention_kernels import KernelName
 from arachne.runtime.attention_split import AttentionSplit, split_sizes
@@ -118,7 +119,7 @@ def install(
     for name, part in modules.items():
         if isinstance(part, nn.Dropout) and part.p > 0.0:
             raise ConfigError(
-                f"the model's {name!r} drops {part.p:.0%} of its inputs; it must be 0"
+                f"the model's {name!r} drops {percent_text(part.p)} of its inputs; it must be 0"
             )
     for split in layout.split_inputs:
         hook = _input_splitter(split, modules[split.module])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arachne.core.lasting_streams import keep_standard_streams
+from arachne.core.refused_write import refusal
 from arachne.core.strict_json import from_json
 from arachne.runtime.hang import Hang, hang_of
 from arachne.runtime.hang_report import headline, report
@@ -121,7 +122,7 @@ def _end(
         path.write_text(text, encoding="utf-8")
         line = f"{line}; report: {path}"
     except OSError as error:
-        line = f"{line}; the report cannot be written to {path} ({error.strerror}) and stands above"
+        line = f"{line}; the report cannot be written to {path} ({refusal(error)}) and stands above"
         sys.stderr.write(text)
     folder = Path(order.folder)
     headline_path(folder).write_text(line, encoding="utf-8")

@@ -1,9 +1,6 @@
 """The model of a run: its weights, and which of its parameters are trained."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -27,6 +24,7 @@ from arachne.models.published_file import is_published_file
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning_shape import check_first_frame, planning_shape
 from arachne.trainer.settings.model import ModelSettings
+from arachne.trainer.trained_parameters import choose_trained
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -56,7 +54,7 @@ def training_model(
     """
     model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
     if not config.lora.is_on:
-        _choose_trained(model, config.model.freeze, config.model.train_only)
+        choose_trained(model.module, config.model)
         return model
     names = adapter_targets(model.module, model.layout, config.lora.targets, model.family.frozen)
     options = adapter_options(config)
@@ -143,31 +141,3 @@ def refuse_two_experts(pretrained: str) -> None:
             "(objective.timestep_range = [0.875, 1.0], or [0.9, 1.0] for image to video) or "
             f"{str(low)!r} for the levels below, and the other one as model.other_expert"
         )
-
-
-def _choose_trained(
-    model: VideoTransformer, freeze: Sequence[str], train_only: Sequence[str]
-) -> None:
-    """Freeze parameters by patterns of their names, and those that the family never trains."""
-    module = model.module
-    names = [name for name, _ in module.named_parameters()]
-    for setting, patterns in (("freeze", freeze), ("train_only", train_only)):
-        for pattern in patterns:
-            if not _matching(names, [pattern]):
-                nearest = get_close_matches(pattern, names, n=1, cutoff=0.0)[0]
-                raise ConfigError(
-                    f"model.{setting} holds {pattern!r}, which is no parameter's name; "
-                    f"did you mean {nearest!r}? * stands for anything"
-                )
-    trained = _matching(names, train_only or ["*"]) - _matching(names, freeze)
-    trained -= _matching(names, model.family.frozen)
-    if not trained:
-        raise ConfigError(
-            "model.freeze and model.train_only leave no parameter to train; freeze less"
-        )
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name in trained)
-
-
-def _matching(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
-    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}

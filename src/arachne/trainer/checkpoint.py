@@ -8,6 +8,7 @@ wrote. Nothing here pickles, and nothing here needs torch. Reading is in `checkp
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,8 @@ def check_free_space(run_dir: Path, needed_bytes: int) -> None:
 
 def forget_partial(run_dir: Path, step: int) -> None:
     """Delete what was written of a checkpoint that will not be committed."""
-    shutil.rmtree(checkpoints_dir(run_dir) / (step_name(step) + PARTIAL), ignore_errors=True)
+    with suppress(OSError):
+        delete(checkpoints_dir(run_dir) / (step_name(step) + PARTIAL))
 
 
 def write_shard(run_dir: Path, step: int, rank: int, chunks: Sequence[Chunk]) -> ShardFile:

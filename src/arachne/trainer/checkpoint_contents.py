@@ -36,7 +36,9 @@ def readable(path: Path) -> CheckpointIndex:
 
 
 def _read(state: TrainState) -> None:
-    from_json(state.config_json, RunConfig, what="its settings")
+    config = from_json(state.config_json, RunConfig, what="its settings")
+    if config.run.seed != state.seed:
+        raise DataError(f"its seed is {state.seed}, but {config.run.seed} in its settings")
     for what, text in (
         ("its cluster", state.cluster_json),
         ("the cluster of its plans", state.requested_cluster_json),

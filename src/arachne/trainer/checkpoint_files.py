@@ -45,6 +45,8 @@ PARTIAL, REPLACED, DELETING = ".partial", ".replaced", ".deleting"
 _MOST_SIZE_BITS = 63
 """Elements of a parameter count below two to this; no file holds more."""
 
+_MOST_NUMBER = float(np.finfo(np.float32).max)
+
 _STEP_FOLDER = re.compile(r"step-([0-9]{6,})(\.partial|\.replaced|\.deleting)?")
 
 
@@ -128,7 +130,7 @@ class TrainState:
         base: What the frozen parameters under the trained ones are; empty if none is frozen.
         losses: Losses of the newest updates, at most LOSSES_KEPT; all finite.
         cluster_json: The calibrated cluster that plans are made for; None before calibration.
-        numbers: What the optimizer remembers beside arrays.
+        numbers: What the optimizer remembers beside arrays, in the range of float32.
         left_out: Names of clips that some step had to do without, sorted.
         clips: What the run trains on; None if that is not known.
         next_plan_json: Plan of the next step; None if there is none.
@@ -159,6 +161,11 @@ class TrainState:
         assert self.world_size >= 1, f"a world of {self.world_size} ranks"
         assert len(self.losses) <= LOSSES_KEPT, f"{len(self.losses)} losses"
         assert all(isfinite(loss) for loss in self.losses), "JSON has no NaN"
+        for name, number in self.numbers.items():
+            assert abs(number) <= _MOST_NUMBER, f"{name} is {number}"
+        step = self.numbers.get("step", 0.0)
+        assert step >= 0.0, f"the optimizer's step is {step}"
+        assert step == int(step), f"the optimizer's step is {step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,8 +62,16 @@ class ClipOrder:
         )
 
 
-def clip_order(rows: Sequence[LedgerRow], config: RunConfig, model: ModelShape) -> ClipOrder:
+def clip_order(
+    rows: Sequence[LedgerRow], config: RunConfig, model: ModelShape, *, shape_settings: str = ""
+) -> ClipOrder:
     """The order of a run's training clips, and its steps.
+
+    Args:
+        rows: The clips.
+        config: The run.
+        model: What is trained.
+        shape_settings: What a user lowers for smaller clips; empty is the run's settings.
 
     Raises:
         ConfigError: A clip is larger than a step is to be.
@@ -80,7 +88,8 @@ def clip_order(rows: Sequence[LedgerRow], config: RunConfig, model: ModelShape) 
         step_size=_step_size(config.batch),
     )
     if rows and sizes is not None:
-        _check_largest(rows, order, config.batch)
+        lowered = shape_settings or f"data.resolution or {config.data.length_setting}"
+        _check_largest(rows, order, config.batch, lowered)
     return order
 
 
@@ -118,7 +127,9 @@ def _step_size(batch: BatchSettings) -> int:
     return batch.clips or batch.tokens
 
 
-def _check_largest(rows: Sequence[LedgerRow], order: ClipOrder, batch: BatchSettings) -> None:
+def _check_largest(
+    rows: Sequence[LedgerRow], order: ClipOrder, batch: BatchSettings, shape_settings: str
+) -> None:
     """Refuse steps that some clip alone overfills: others would then be empty."""
     sizes = order.stream.sizes
     item = int(sizes.argmax())
@@ -134,5 +145,5 @@ def _check_largest(rows: Sequence[LedgerRow], order: ClipOrder, batch: BatchSett
     raise ConfigError(
         f"batch.{batch.unit} is {getattr(batch, batch.unit):g}, but clip {row.clip.name!r} "
         f"({row.bucket}) alone has {found}; set batch.{batch.unit} to at least {least}, or lower "
-        "data.resolution or data.frame_buckets"
+        f"{shape_settings}"
     )

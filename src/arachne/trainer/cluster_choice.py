@@ -5,7 +5,7 @@ from dataclasses import replace
 from arachne.core.cluster import Cluster
 from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
-from arachne.core.units import count_text
+from arachne.core.units import count_text, percent_text
 from arachne.cost.cluster_files import load_cluster
 from arachne.trainer.measure import calibrated, guessed_cluster
 from arachne.trainer.online_encoders import with_everything_missing
@@ -36,7 +36,8 @@ def chosen_cluster(session: Session, known: Cluster | None) -> Cluster:
         calibration = calibrated(session)
         session.say(
             f"calibrated on {count_text(world_size, 'rank')}; the cost model is off by "
-            f"{calibration.median_error:.1%} (median) and {calibration.p95_error:.1%} (p95) over "
+            f"{percent_text(calibration.median_error, 1)} (median) and "
+            f"{percent_text(calibration.p95_error, 1)} (p95) over "
             f"{calibration.num_launches} launches, {calibration.num_outliers} of them outliers"
         )
         cluster = calibration.cluster

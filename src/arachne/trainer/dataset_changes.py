@@ -1,22 +1,40 @@
 """What became of a run's datasets since its ledger was made. No torch."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from arachne.core.clip import Clip
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
 from arachne.core.units import count_text
+from arachne.data.known_rows import replaced_paths
 from arachne.trainer.settings.data import DataSettings
-from arachne.trainer.sources import listed_clips
+from arachne.trainer.sources import listed_clips, sources
 
 _NAMES_SHOWN = 3
 _GOES_ON = "the run goes on with the clips of its ledger; --rescan takes those that are there now"
 
 
-def dataset_changes_text(data: DataSettings, ledger: Ledger) -> str:
+def replaced_files(data: DataSettings, ledger: Ledger) -> tuple[str, ...]:
+    """Files that hold other content than when a run's ledger was made, in the ledger's order.
+
+    A file of the size and modification time that it had is taken for the same; others are read.
+    """
+    replaced: dict[str, None] = {}
+    for source in sources(data):
+        rows = [row for row in ledger.rows if row.clip.dataset == source.name]
+        paths = replaced_paths(source.root, rows)
+        whole = (replace(row.clip, span=None, piece=None) for row in rows if row.clip.path in paths)
+        replaced |= dict.fromkeys(clip.name for clip in whole)
+    return tuple(replaced)
+
+
+def dataset_changes_text(data: DataSettings, ledger: Ledger, replaced: Sequence[str] = ()) -> str:
     """How what the datasets list now differs from a run's ledger, in a line; empty if it does not.
 
-    Files are listed, and not looked into: what is in them is compared where a clip is decoded.
+    Args:
+        data: Names the datasets.
+        ledger: Of the run.
+        replaced: What `replaced_files` found.
     """
     try:
         listed = {clip.name: clip for clip in listed_clips(data)}
@@ -27,15 +45,18 @@ def dataset_changes_text(data: DataSettings, ledger: Ledger) -> str:
     removed = [clip for name, clip in known.items() if name not in listed]
     renamed = [clip for name, clip in listed.items() if name in known and clip != known[name]]
     changes = [
-        f"{count_text(len(clips), 'clip')} {what} ({_names_text(clips)})"
+        f"{count_text(len(clips), 'clip')} {what} ({_names_text([c.name for c in clips])})"
         for what, clips in (("added", added), ("removed", removed), ("recaptioned", renamed))
         if clips
     ]
+    if replaced:
+        files = count_text(len(replaced), "file")
+        changes.append(f"{files} with other content ({_names_text(replaced)})")
     if not changes:
         return ""
     return f"since the run began the dataset has {', '.join(changes)}; {_GOES_ON}"
 
 
-def _names_text(clips: Sequence[Clip]) -> str:
-    shown = ", ".join(repr(clip.name) for clip in clips[:_NAMES_SHOWN])
-    return shown if len(clips) <= _NAMES_SHOWN else f"{shown}, …"
+def _names_text(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown}, …"

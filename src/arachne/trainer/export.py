@@ -1,7 +1,7 @@
 """Weights of a checkpoint as files that other programs load, read back before they count."""
 
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -13,12 +13,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arachne.core.errors import ConfigError, DataError
+from arachne.core.refused_write import refusal, refusal_of_library
 from arachne.models.diffusers_module import VideoTransformer, load_transformer
 from arachne.models.lora import merge_adapters
 from arachne.models.lora_files import save_comfyui_lora, save_diffusers_lora
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.wan_names import published_name
 from arachne.trainer.built_model import DTYPES, adapter_options
+from arachne.trainer.checkpoint_files import delete
 from arachne.trainer.checkpoint_reader import CheckpointReader
 from arachne.trainer.config import RunConfig
 from arachne.trainer.export_check import LoraCheck, check_output, probe_output
@@ -87,8 +89,7 @@ def export(
     )
     partial = folder.with_name(folder.name + _PARTIAL)
     try:
-        if partial.exists():
-            shutil.rmtree(partial)
+        delete(partial)
         partial.mkdir(parents=True)
         if what == "lora":
             _write_lora(config, model, partial, options)
@@ -100,14 +101,16 @@ def export(
         partial.rename(folder)
     except OSError as error:
         raise ConfigError(
-            f"{str(folder)!r} cannot be written: {error.strerror or error}; choose another folder"
+            f"{str(folder)!r} cannot be written: {refusal(error)}; choose another folder"
         ) from error
     except SafetensorError as error:  # a full disk, as safetensors tells it
         raise ConfigError(
-            f"{str(folder)!r} cannot be written: {error}; free some space, or choose another folder"
+            f"{str(folder)!r} cannot be written: {refusal_of_library(error)}; free some space, or "
+            "choose another folder"
         ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # gone already if all went well
+        with suppress(OSError):
+            delete(partial)  # gone already if all went well
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
@@ -134,16 +137,20 @@ def _checked_what(config: RunConfig, options: ExportOptions) -> What:
     return what
 
 
+def master_dtype(config: RunConfig) -> Literal["float32", "float64"]:
+    """The type of a run's master weights."""
+    return "float64" if config.model.dtype == "float64" else "float32"
+
+
 def _model_in_full_precision(
     config: RunConfig, checkpoint: Path, weights: Weights
 ) -> VideoTransformer:
     """The trained model as its masters have it; frozen weights as they were published."""
     settings = config.model
-    master_dtype = "float64" if settings.dtype == "float64" else "float32"
     return trained_model(
         replace(
             config,
-            model=replace(settings, dtype=master_dtype),
+            model=replace(settings, dtype=master_dtype(config)),
             memory=replace(config.memory, base="model"),
         ),
         checkpoint,

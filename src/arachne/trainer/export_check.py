@@ -30,13 +30,16 @@ def probe_output(model: VideoTransformer) -> Tensor:
     """What the model predicts for one small fixed clip and caption, in its own type."""
     geometry = family_named(model.shape.family).geometry
     frames, height, width = geometry.patch
+    grid = frames, 2 * height, 2 * width
+    if model.shape.only_bucket is not None:  # the class takes no other sizes
+        grid = frames, *geometry.latent_grid(model.shape.only_bucket)[1:]
     generator = torch.Generator().manual_seed(0)
     dtype = next(model.module.parameters()).dtype
 
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator).to(dtype)
 
-    latents = normal(1, model.shape.latent_channels, frames, 2 * height, 2 * width)
+    latents = normal(1, model.shape.latent_channels, *grid)
     text = normal(1, model.shape.text_rows, model.shape.text_size)
     first = None
     if model.shape.sees_first_frame:

@@ -1,6 +1,5 @@
 """A video from a checkpoint, in one process."""
 
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -9,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from arachne.core.bucket import Bucket
-from arachne.core.errors import CheckpointError, ConfigError
+from arachne.core.errors import CheckpointError
 from arachne.core.families import family_named
 from arachne.models.diffusers_module import VideoTransformer
 from arachne.models.interface import TextEncoder, VideoEncoder
@@ -21,6 +19,7 @@ from arachne.trainer.config import RunConfig
 from arachne.trainer.frozen_base import check_same_base, frozen_base
 from arachne.trainer.objective import objective_of
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
+from arachne.trainer.sample_request import SampleRequest
 from arachne.trainer.sampling import noise_of, walk
 from arachne.trainer.sampling_model import first_frames, other_expert, picture, sampling_predict
 from arachne.trainer.state import check_same_model
@@ -29,44 +28,18 @@ Weights = Literal["raw", "ema"]
 """The weights as they were trained, or their moving average."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRequest:
-    """What video is drawn.
-
-    Attributes:
-        prompt: What it shows.
-        bucket: Its shape.
-        steps: Denoising steps.
-        guidance: Strength of classifier-free guidance; 1 is none.
-        seed: Of the noise.
-        image: The picture that it begins with, for models of image to video.
-    """
-
-    prompt: str
-    bucket: Bucket
-    steps: int
-    guidance: float
-    seed: int
-    image: Path | None = None
-
-
 def generate(
     config: RunConfig, checkpoint: Path, request: SampleRequest, weights: Weights = "raw"
 ) -> NDArray[np.uint8]:
     """Frames [F, H, W, 3] for a prompt, in the run's own encoders and model.
 
     Raises:
-        ConfigError: The bucket is not legal for the model, or a picture is missing or too much.
+        ConfigError: As `SampleRequest.check`.
         DataError: The picture cannot be read.
         CheckpointError: The checkpoint is of another model.
     """
+    request.check(config)
     settings = config.model
-    if (request.image is not None) != settings.image_to_video:
-        raise ConfigError(
-            "this run trains image to video; name the picture that the video begins with: --image"
-            if settings.image_to_video
-            else "this run trains text to video, which begins with no picture; leave --image out"
-        )
     geometry = family_named(settings.family).geometry
     grid = geometry.latent_grid(request.bucket)
     video_encoder, text_encoder = run_video_encoder(settings), run_text_encoder(settings)

@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 
 from arachne.core.errors import DataError
+from arachne.core.refused_write import refusal
+from arachne.data.manifest import read_manifest
 
 KEPT = "ledger.before.parquet"
 """Name of the copy, beside the ledger."""
@@ -29,15 +31,24 @@ def keep_ledger(ledger: Path) -> None:
         shutil.copyfile(ledger, partial)
         partial.replace(kept)
     except OSError as error:
-        raise DataError(f"{str(kept)!r} cannot be written: {error.strerror}; free space") from error
+        raise DataError(f"{str(kept)!r} cannot be written: {refusal(error)}; free space") from error
     finally:
         partial.unlink(missing_ok=True)
 
 
 def give_back_ledger(ledger: Path) -> None:
-    """Let the ledger that was set aside stand again; without one, all stays as it is."""
+    """Let the ledger that was set aside stand again; without one, all stays as it is.
+
+    A copy that cannot be read is none.
+    """
     kept = ledger.with_name(KEPT)
-    if kept.is_file():
+    if not kept.is_file():
+        return
+    try:
+        read_manifest(kept)
+    except DataError:
+        kept.unlink()
+    else:
         kept.replace(ledger)
 
 

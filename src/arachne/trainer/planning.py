@@ -15,6 +15,7 @@ from arachne.cost.encoder_costs import TILE_SIDE, Encoders
 from arachne.cost.launch_modes import CostOptions
 from arachne.cost.model import CostModel
 from arachne.cost.model_counts import model_counts
+from arachne.cost.trained_part import TrainedPart
 from arachne.cost.training_state import TrainingState, lora_weights
 from arachne.mapper.placement import place
 from arachne.planner.budget import iterations_within
@@ -111,9 +112,19 @@ def run_costs(
     cluster: Cluster,
     *,
     needs_heads: bool,
+    trained: TrainedPart | None = None,
     raised_reserves: tuple[tuple[int, float], ...] = (),
 ) -> CostModel:
-    """What launches of a run cost; `needs_heads` on GPUs, where each rank needs a head."""
+    """What launches of a run cost.
+
+    Args:
+        config: The run.
+        model: Its model's shape.
+        cluster: Where it trains.
+        needs_heads: On GPUs, where each rank needs a head.
+        trained: The part of the model that it trains; None is all of it, or adapters.
+        raised_reserves: Of shapes that ran out of memory.
+    """
     encoders = run_encoders(config) if config.data.encode == "online" else None
     return CostModel(
         model=model,
@@ -123,6 +134,7 @@ def run_costs(
             gradients=config.optimizer.gradients,
             optimizer_bytes=_optimizer_bytes(config, model),
             num_adapter_weights=_num_adapter_weights(config, model),
+            trained=trained,
             frozen_encoder_bytes=_resident_encoder_bytes(encoders),
             raised_reserves=raised_reserves,
             base_bits=config.memory.base_bits,
@@ -227,25 +239,35 @@ def run_request(
 def plan_batch(request: PlanRequest) -> PlacedPlan:
     """Plan, place and check one step.
 
-    Planners know no nodes. Where a node's GPUs are no power of two, static groups may cross nodes
-    as they are planned and not as they are placed; where they share NICs, launches of several nodes
-    slow each other down as no planner knows. There `arachne` is compared once more, as placed and
-    simulated.
+    Planners know no nodes. Static groups that cross nodes as they are planned may not cross them as
+    they are placed; where nodes have another number of GPUs than 2^k or share NICs, launches are
+    placed, or slow each other down, as no planner knows. There `arachne` is compared once more, as
+    placed and simulated.
 
     Raises:
         ConfigError: No planner has this name, or the GPUs do not fill domains.
         InfeasibleError: A clip does not fit on the cluster.
     """
     problem, cluster = request.problem, request.costs.cluster
-    is_even = cluster.gpus_per_node & (cluster.gpus_per_node - 1) == 0
-    is_as_planned = cluster.num_nodes == 1 or (is_even and not cluster.shares_nics)
-    if request.planner != ARACHNE or is_as_planned:
+    if request.planner != ARACHNE or cluster.num_nodes == 1:
         return placed_plan(planner_named(request.planner)(problem), request)
     baselines = baseline_plans(problem)
-    plans = [shortest_plan(problem, baselines), *baselines]
-    placed = [placed_plan(plan, request) for plan in plans]
-    shortest = min(placed, key=lambda plan: simulate(plan, request.costs).makespan_s)
+    shortest = placed_plan(shortest_plan(problem, baselines), request)
+    if cluster.gpus_per_node & (cluster.gpus_per_node - 1) == 0 and not cluster.shares_nics:
+        baselines = [plan for plan in baselines if _may_gain_from_placing(plan, cluster)]
+    if baselines:
+        placed = [shortest, *(placed_plan(plan, request) for plan in baselines)]
+        shortest = min(placed, key=lambda plan: simulate(plan, request.costs).makespan_s)
     return replace(shortest, planner=ARACHNE)
+
+
+def _may_gain_from_placing(plan: Plan, cluster: Cluster) -> bool:
+    """Whether some launch crosses more nodes, as it is planned, than its GPUs need."""
+    per_node = cluster.gpus_per_node
+    return any(
+        launch.gpus[-1] // per_node - launch.gpus[0] // per_node > (launch.degree - 1) // per_node
+        for launch in plan.launches
+    )
 
 
 def placed_plan(plan: Plan, request: PlanRequest) -> PlacedPlan:

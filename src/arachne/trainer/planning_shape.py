@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
@@ -18,7 +19,7 @@ from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import is_published_file, published_shape
 from arachne.trainer.settings.model import ModelSettings
 
-_MAY_LACK = ("image_dim",)
+_MAY_LACK = ("image_dim", "use_learned_positional_embeddings")
 """Options of a transformer that are null, or not there, where there is no such part."""
 
 _WORDS = ("task_type",)
@@ -28,18 +29,24 @@ _WORDS = ("task_type",)
 def planning_shape(settings: ModelSettings) -> ModelShape:
     """The shape that training will build, read from configuration files where they are named.
 
+    A preset stands for folders that are not here.
+
     Raises:
         ConfigError: A size is missing, or a named folder has no configuration.
     """
-    if settings.pretrained:
+    published = family_named(settings.family).presets.get(settings.preset)
+    if settings.pretrained and (published is None or Path(settings.pretrained).exists()):
         found = _pretrained_shape(settings)
         return replace(found, keeps_first_frame=settings.keeps_first_frame)
-    published = family_named(settings.family).presets.get(settings.preset)
-    if settings.video_encoder == "dct" and published and not _fits_dct(settings.family):
-        # Nothing could train it with the encoders that need no weights.
-        latent_channels, text_size = published.latent_channels, published.text_size
+    # Nothing could train some families with the encoders that need no weights.
+    is_unfit = settings.video_encoder == "dct" and not _fits_dct(settings.family)
+    if published and (is_unfit or not _is_here(settings.video_encoder, "dct")):
+        latent_channels = published.latent_channels
     else:
         latent_channels = _latent_channels(settings.video_encoder)
+    if published and (is_unfit or not _is_here(settings.text_encoder, "hashed")):
+        text_size = published.text_size
+    else:
         text_size = _text_size(settings.text_encoder)
     image_size, image_tokens = _image_sizes(settings.image_encoder)
     return settings.shape(
@@ -48,6 +55,15 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
         image_size=image_size,
         image_tokens=image_tokens,
     )
+
+
+def only_bucket(settings: ModelSettings) -> Bucket | None:
+    """The one shape of clips that a run's weights take; None if they take any.
+
+    Raises:
+        ConfigError: As `planning_shape`.
+    """
+    return planning_shape(settings).only_bucket if settings.pretrained else None
 
 
 def check_first_frame(settings: ModelSettings, found: ModelShape) -> None:
@@ -122,6 +138,10 @@ def _fits_dct(family: str) -> bool:
         codec.temporal_compression,
         codec.spatial_compression,
     )
+
+
+def _is_here(name_or_folder: str, built_in: str) -> bool:
+    return name_or_folder == built_in or Path(name_or_folder).exists()
 
 
 def _latent_channels(name_or_folder: str) -> int:

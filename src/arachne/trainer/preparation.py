@@ -1,7 +1,7 @@
 """From a dataset on disk to cached arrays, by all ranks together; the same ledger on every rank."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
-from arachne.core.ledger import Ledger
+from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.strict_json import from_json, to_json
-from arachne.data.atomic_file import remove_leftovers
 from arachne.data.cache import LatentCache, text_key
 from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
@@ -26,8 +25,11 @@ from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
+from arachne.trainer.dataset_changes import replaced_files
 from arachne.trainer.kept_ledger import keep_ledger
-from arachne.trainer.sources import inspected_sources, sources
+from arachne.trainer.planning_shape import only_bucket
+from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.sources import inspected_sources, of_one_bucket, sources
 
 _PATIENCE = timedelta(days=30)
 """Encoding a large dataset takes longer than any time-out for training; a lost rank is noticed by
@@ -46,27 +48,97 @@ class Prepared:
         train: Clips that train.
         held_out: Clips that only validate; may be empty.
         null_text: Token states [L, D] of the empty caption.
+        replaced: Files that hold other content than when the ledger was made, by their names.
     """
 
     ledger: Ledger
     train: TrainingData
     held_out: TrainingData
     null_text: NDArray[np.float32]
+    replaced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunLedger:
+    """A run's ledger before anything is encoded.
+
+    Attributes:
+        manifest: Where it lies.
+        ledger: One row per clip of the dataset, of which some train.
+        is_new: Whether it was made just now.
+        replaced: As of `Prepared`; none of a new one.
+    """
+
+    manifest: Path
+    ledger: Ledger
+    is_new: bool
+    replaced: tuple[str, ...] = ()
+
+
+def begun_ledger(
+    world: World, config: RunConfig, *, manifest: Path, progress: Progress, is_current: bool = False
+) -> BegunLedger:
+    """The run's ledger, for which no model is needed; all ranks call it together.
+
+    A manifest that stands already is taken as it is, and its files are compared with it unless they
+    just were (`is_current`).
+
+    Raises:
+        DataError: The dataset cannot be read, or no clip of it trains; on every rank.
+        ConfigError: The ranks do not share `run.dir`.
+    """
+    if world.rank == 0:
+        is_new = not manifest.is_file()
+        replaced: tuple[str, ...] = ()
+        if is_new:
+            write_manifest(inspected(config, progress), manifest)
+        elif not is_current:
+            replaced = replaced_files(config.data, read_manifest(manifest))
+        world.store.set("begun ledger", to_json((is_new, replaced)))
+    _meet(world, "ledger")
+    if not manifest.is_file():
+        raise ConfigError(
+            f"run.dir {str(manifest.parent)!r} of rank {world.rank} is not the one of rank 0: its "
+            f"{manifest.name} is missing; name a folder that all machines share"
+        )
+    begun = world.store.get("begun ledger")
+    is_new, replaced = from_json(begun, tuple[bool, tuple[str, ...]], what="begun ledger")
+    ledger = read_manifest(manifest)
+    check_usable(config.data, ledger)
+    return BegunLedger(manifest=manifest, ledger=ledger, is_new=is_new, replaced=replaced)
+
+
+def check_usable(data: DataSettings, ledger: Ledger) -> None:
+    """Refuse a ledger of which nothing trains.
+
+    Raises:
+        DataError: All of its clips are rejected, or held out.
+    """
+    if not ledger.usable:
+        raise DataError(
+            f"none of the {len(ledger.rows)} clips in {data.path!r} is usable; "
+            f"see why with: arachne inspect {data.path}"
+        )
+    if not training_rows(ledger.usable, data.held_out):
+        raise DataError(
+            f"data.held_out {data.held_out} keeps all {len(ledger.usable)} usable clips "
+            "from training; lower it"
+        )
 
 
 def prepare(
     world: World,
     config: RunConfig,
+    begun: BegunLedger,
     *,
-    manifest: Path,
     video_encoder: VideoEncoder,
     text_encoder: TextEncoder,
     progress: Progress,
 ) -> Prepared:
-    """The run's ledger and its cached clips; a manifest that stands already is taken as it is.
+    """The cached clips of a run whose ledger has begun, and the ledger as it then is.
 
     Raises:
-        DataError: The dataset cannot be read, or no clip of it is usable.
+        DataError: The cache cannot be written, or no clip can be decoded.
     """
     workshop = workshop_of(
         config,
@@ -78,15 +150,11 @@ def prepare(
         world,
         config,
         workshop,
-        manifest=manifest,
+        begun,
         progress=progress,
         is_online=config.data.encode == "online",
     )
-    if not ledger.usable:
-        raise DataError(
-            f"none of the {len(ledger.rows)} clips in {config.data.path!r} is usable; "
-            f"see why with: arachne inspect {config.data.path}"
-        )
+    check_usable(config.data, ledger)
     cache_dir = workshop.store.cache_dir
     train = TrainingData(
         rows=training_rows(ledger.usable, config.data.held_out),
@@ -98,18 +166,13 @@ def prepare(
         fit=config.data.fit,
     )
     others = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
-    prepared = Prepared(
+    return Prepared(
         ledger=ledger,
         train=train,
         held_out=replace(train, rows=others),
         null_text=LatentCache(cache_dir).get(text_key("", text_encoder.fingerprint)),
+        replaced=begun.replaced,
     )
-    if not prepared.train.rows:
-        raise DataError(
-            f"data.held_out {config.data.held_out} keeps all {len(ledger.usable)} usable clips "
-            "from training; lower it"
-        )
-    return prepared
 
 
 def workshop_of(
@@ -143,13 +206,13 @@ def prepared_ledger(
     world: World,
     config: RunConfig,
     workshop: Workshop,
+    begun: BegunLedger,
     *,
-    manifest: Path,
     progress: Progress,
     is_online: bool = False,
     is_final: bool = True,
 ) -> Ledger:
-    """The manifest's ledger, once all that can be made of it is cached; all ranks call it together.
+    """The run's ledger, once all that can be made of it is cached; all ranks call it together.
 
     With `is_online` only what held-out losses need is made, and a manifest that stands already is
     kept as it is: what was found out of its clips since must not change a run's steps. Unless it
@@ -157,27 +220,17 @@ def prepared_ledger(
     file that was away, and only the ledger that is returned has them rejected.
 
     Raises:
-        DataError: The dataset cannot be read, or the cache cannot be written.
-        ConfigError: The ranks do not share `run.dir`.
+        DataError: The cache cannot be written.
     """
-    is_new = False
+    manifest = begun.manifest
     if world.rank == 0:
-        remove_leftovers(workshop.store.cache_dir)
-        is_new = not manifest.is_file()
-        if is_new:
-            write_manifest(inspected(config, progress), manifest)
-    _meet(world, "ledger")
-    if not manifest.is_file():
-        raise ConfigError(
-            f"run.dir {str(manifest.parent)!r} of rank {world.rank} is not the one of rank 0: its "
-            f"{manifest.name} is missing; name a folder that all machines share"
-        )
-    ledger = read_manifest(manifest)
-    needed = _held_out_part(config, ledger) if is_online else ledger
+        workshop.store.tidy()
+    _meet(world, "tidy cache")  # nobody begins before rank 0 has seen what is missing
+    needed = _held_out_part(config, begun.ledger) if is_online else begun.ledger
     reasons = _everybodys(world, made(workshop, needed, progress))
-    if world.rank == 0 and (is_new or not is_online):
+    if world.rank == 0 and (begun.is_new or not is_online):
         lasting = reasons if is_final else {}
-        amend_manifest(manifest, workshop.store, lasting, keeps_old=not is_new)
+        amend_manifest(manifest, workshop.store, lasting, keeps_old=not begun.is_new)
     _meet(world, "amended ledger")
     ledger = read_manifest(manifest)
     return ledger if is_final else workshop.store.amended(ledger, reasons)
@@ -230,19 +283,22 @@ def amend_manifest(
     return ledger
 
 
-def inspected(config: RunConfig, progress: Progress) -> Ledger:
-    """The ledger of a run's dataset; nothing is written.
+def inspected(config: RunConfig, progress: Progress, known: Sequence[LedgerRow] = ()) -> Ledger:
+    """The ledger of a run's dataset; nothing is written. Of `known` rows, which an earlier one has
+    by the same settings, those stand whose files are as they were.
 
     Raises:
         DataError: The dataset cannot be read.
     """
-    return inspected_sources(
+    found = inspected_sources(
         config.data,
         config.data.shape_rules,
         family_named(config.model.family).geometry,
         num_workers=len(os.sched_getaffinity(0)),
         progress=lambda done, total: progress("inspecting files", done, total),
+        known=known,
     )
+    return of_one_bucket(found, only_bucket(config.model))
 
 
 def decoders_per_process(device: str, num_processes: int) -> int:

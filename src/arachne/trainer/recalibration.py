@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from arachne.core.cluster import Cluster
 from arachne.core.strict_json import from_json, to_json
-from arachne.core.units import step_text
+from arachne.core.units import percent_text, step_text
 from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.cost.online_calibration import OnlineCalibration, Recalibration
 from arachne.runtime.messages import text_of_first
@@ -56,7 +56,7 @@ class Recalibrator:
         if found.is_taken and found.error_before - found.error_after > _WORTH_SAYING:
             say(
                 f"{step_text(step)}: cost model corrected; median error over the newest launches "
-                f"{found.error_before:.0%} before, {found.error_after:.0%} now"
+                f"{percent_text(found.error_before)} before, {percent_text(found.error_after)} now"
             )
         for rank in found.slowed:
             score = self._calibration.scores[rank]

@@ -11,6 +11,7 @@ from torch import Tensor
 from arachne.core.cluster import Cluster
 from arachne.core.families import family_named
 from arachne.cost.model import CostModel
+from arachne.cost.trained_part import TrainedPart
 from arachne.models.interface import VideoModel
 from arachne.runtime.clock import clock_for
 from arachne.runtime.host_blocks import move_to_device
@@ -29,8 +30,9 @@ from arachne.trainer.memory_reports import RaisedReserves, reserves_of_run
 from arachne.trainer.online_encoders import OnlineEncoders, online_encoders
 from arachne.trainer.optimizer_choice import check_muon_applies, optimizer_choice
 from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
-from arachne.trainer.preparation import Prepared, Progress, prepare
+from arachne.trainer.preparation import Prepared, Progress, begun_ledger, prepare
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
+from arachne.trainer.trained_parameters import trained_part
 
 Say = Callable[[str], None]
 """Told one line of text; only rank 0 says something."""
@@ -43,6 +45,7 @@ class Session:
     Attributes:
         order: Which clips each step trains.
         encoders: What encodes within steps; None if all is encoded before the first.
+        trained: The part of the model that is trained, where the run freezes some of it.
         raised_reserves: What is planned with for shapes that ran out of memory.
         base: What the frozen parameters are; empty if every parameter is trained.
         null_text: Token states [L, D] of the empty caption.
@@ -63,6 +66,7 @@ class Session:
     optimizer: ShardedOptimizer
     say: Say
     encoders: OnlineEncoders | None = None
+    trained: TrainedPart | None = None
     raised_reserves: RaisedReserves = field(default_factory=lambda: RaisedReserves({}))
 
     @property
@@ -84,6 +88,7 @@ class Session:
             self.model.shape,
             cluster,
             needs_heads=needs_heads(self.world),
+            trained=self.trained,
             raised_reserves=self.raised_reserves.pairs,
         )
 
@@ -120,11 +125,15 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         DataError: No clip can be used.
     """
     run_dir = Path(config.run.dir)
+    # Before any model is loaded: whether there is a clip to train.
+    begun = begun_ledger(world, config, manifest=run_dir / "ledger.parquet", progress=progress)
     device = str(world.device)
     video_encoder = run_video_encoder(config.model, device=device)
     text_encoder = run_text_encoder(config.model, device=device)
     # Before any clip is encoded: what cannot be built or updated is refused now.
     model = training_model(config, video_encoder, text_encoder)
+    if config.validation.sample_every:
+        model.shape.check_bucket(config.validation.sample_bucket)
     kernel = prefer_kernel(
         config.model.attention,
         world.device,
@@ -138,7 +147,7 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     prepared = prepare(
         world,
         config,
-        manifest=run_dir / "ledger.parquet",
+        begun,
         video_encoder=video_encoder,
         text_encoder=text_encoder,
         progress=progress,
@@ -189,5 +198,6 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         optimizer=optimizer,
         say=say,
         encoders=online_encoders(config, model.shape, video_encoder, text_encoder, world.device),
+        trained=trained_part(model.module, model.layout) if config.model.is_partly_frozen else None,
         raised_reserves=raised_reserves,
     )

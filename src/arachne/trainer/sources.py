@@ -1,8 +1,9 @@
 """The datasets of a run, read as one. No torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.model_shape import Geometry
@@ -61,8 +62,12 @@ def inspected_sources(
     *,
     num_workers: int,
     progress: Callable[[int, int], None] | None = None,
+    known: Sequence[LedgerRow] = (),
 ) -> Ledger:
     """The ledger of all datasets of a run, one after the other; nothing is written.
+
+    Rows that are `known`, of an earlier ledger by the same rules, stand where their files are as
+    they were.
 
     Raises:
         DataError: A dataset cannot be read, or a caption is missing.
@@ -76,6 +81,27 @@ def inspected_sources(
             data.missing_caption,
             num_workers=num_workers,
             progress=progress,
+            known=[row for row in known if row.clip.dataset == source.name],
         )
         rows += [replace(row, clip=replace(row.clip, dataset=source.name)) for row in ledger.rows]
     return Ledger(rows=tuple(rows))
+
+
+def of_one_bucket(ledger: Ledger, only: Bucket | None) -> Ledger:
+    """The ledger of a model that takes one shape alone: clips of others are rejected.
+
+    None takes all shapes.
+    """
+    if only is None:
+        return ledger
+
+    def row_of(row: LedgerRow) -> LedgerRow:
+        if row.bucket in (None, only):
+            return row
+        reason = (
+            f"comes to {row.bucket}, and this model learned the positions of {only} alone; choose "
+            "data.resolution, data.aspects and data.frame_buckets for that"
+        )
+        return replace(row, status="rejected", reason=reason, bucket=None, num_tokens=0)
+
+    return Ledger(rows=tuple(row_of(row) for row in ledger.rows))

@@ -124,6 +124,7 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
         reader = CheckpointReader(path)
         _check_clips(session, reader.state, takes_other_clips=takes_other_clips)
         _take_over(session, reader)
+        session.say(f"going on from {path.name}")
         _say_changes(session, reader.state)
         if not session.config.optimizer.ema_decay and _has_average(session, reader):
             session.say(
@@ -139,7 +140,8 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
 
 
 def _say_dataset_changes(session: Session) -> None:
-    changes = dataset_changes_text(session.config.data, session.prepared.ledger)
+    prepared = session.prepared
+    changes = dataset_changes_text(session.config.data, prepared.ledger, prepared.replaced)
     if changes:
         session.say(changes)
 

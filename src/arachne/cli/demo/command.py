@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from arachne.core.errors import ConfigError
+from arachne.core.local_path import local_path
 
 if TYPE_CHECKING:
     from arachne.cli.demo.on_ranks import DemoResult
@@ -36,7 +37,9 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dir", type=Path, default=Path("runs/demo"), help="folder of the run")
+    parser.add_argument(
+        "--dir", type=local_path, default=Path("runs/demo"), help="folder of the run"
+    )
     parser.add_argument("--steps", type=int, default=140, help="training steps (default: 140)")
     parser.add_argument("--ranks", type=int, default=0, help="ranks (default: one per core, 2-8)")
     parser.add_argument(

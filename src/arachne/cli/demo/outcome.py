@@ -15,7 +15,7 @@ from arachne.cli.demo.dataset import SHOWN_CAPTION
 from arachne.cli.demo.on_ranks import TOKEN_SPAN, DemoResult, resumed_losses
 from arachne.cli.demo.settings import RESUMED_STEPS
 from arachne.core.ledger import LedgerRow
-from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.core.units import bytes_text, count_text, percent_text, seconds_text
 from arachne.data.cache import LatentCache
 from arachne.data.decode import decode_clip
 from arachne.data.manifest import read_manifest
@@ -41,7 +41,8 @@ from arachne.runtime.watched import collective_timeout_s
 from arachne.runtime.world import World
 from arachne.trainer.checkpoint_files import checkpoints_dir, step_name
 from arachne.trainer.config import RunConfig
-from arachne.trainer.generate import SampleRequest, generate
+from arachne.trainer.generate import generate
+from arachne.trainer.sample_request import SampleRequest
 from arachne.trainer.settings.cluster import ClusterSettings
 
 _SAMPLE_STEPS = 20
@@ -206,7 +207,7 @@ def show_end(summary: dict[str, Any], folder: Path, console: Console, *, as_json
             f"{seconds_text(arachne_s)}; the next best strategy takes "
             f"{fastest_other / arachne_s:.2f} × as long",
         ),
-        ("idle", f"{summary['idle_ratio']['arachne']:.1%} of rank-seconds"),
+        ("idle", f"{percent_text(summary['idle_ratio']['arachne'], 1)} of rank-seconds"),
         ("took", seconds_text(summary["wall_s"])),
         ("report", f"{folder / REPORT} ({bytes_text(page_bytes)}, open it in a browser)"),
         ("video", f"{folder / SAMPLES / 'sample.mp4'}, picture sample.png beside it"),

@@ -2,7 +2,8 @@
 
 Layers: diffusers' `CogVideoXTransformer3DModel` without `patch_size_t`. Sizes: the
 class's defaults, with the layers and heads that `convert_cogvideox_to_diffusers.py` of diffusers
-names for the published weights; text length: `CogVideoXPipeline`.
+names for the published weights; text length: `CogVideoXPipeline`. Image to video sees its first
+frame in further channels (`CogVideoXImageToVideoPipeline`).
 """
 
 from math import prod
@@ -39,7 +40,10 @@ def cogvideox_ffn_size(hidden_size: int) -> int:
 
 
 def cogvideox_parameters(shape: ModelShape, geometry: Geometry = COGVIDEOX_GEOMETRY) -> int:
-    """Trainable parameters of a transformer with CogVideoX's layers, text to video."""
+    """Trainable parameters of a transformer with CogVideoX's layers.
+
+    What the published image-to-video model learned of positions is a buffer, which nothing trains.
+    """
     d, f, time = shape.hidden_size, shape.ffn_size, _TIME_SIZE
     inputs = shape.input_channels * prod(geometry.patch)
     outputs = shape.latent_channels * prod(geometry.patch)
@@ -52,7 +56,7 @@ def cogvideox_parameters(shape: ModelShape, geometry: Geometry = COGVIDEOX_GEOME
 
 
 def cogvideox_flop_inputs(shape: ModelShape, geometry: Geometry = COGVIDEOX_GEOMETRY) -> FlopInputs:
-    """What a transformer with CogVideoX's layers multiplies, text to video."""
+    """What a transformer with CogVideoX's layers multiplies."""
     d, f, layers, text_tokens = (
         shape.hidden_size,
         shape.ffn_size,
@@ -99,6 +103,11 @@ def cogvideox_activation_inputs(shape: ModelShape) -> ActivationInputs:
     )
 
 
+def _condition_channels(latent_channels: int) -> int:
+    """Channels that show the first frame: its latents."""
+    return latent_channels
+
+
 COGVIDEOX = Family(
     name="cogvideox",
     geometry=COGVIDEOX_GEOMETRY,
@@ -110,4 +119,6 @@ COGVIDEOX = Family(
     activation_inputs=cogvideox_activation_inputs,
     fixed_ffn_size=cogvideox_ffn_size,
     objective="ddpm",
+    condition_channels=_condition_channels,
+    first_frame_is_before="zeros",
 )

@@ -1,9 +1,9 @@
 """CogVideoX 1.5: CogVideoX's layers over tokens that span two latent frames.
 
 A clip's first latent frame stands for one frame alone; it is repeated in front, so that frames fill
-tokens. Image to video sees its first frame in further channels, and an offset embedding beside that
-of the timestep. Source: diffusers' `CogVideoXTransformer3DModel` with `patch_size_t` and
-`ofs_embed_dim`, `CogVideoXPipeline` and `CogVideoXImageToVideoPipeline`; sizes as of CogVideoX-5B.
+tokens. Image to video has an offset embedding beside that of the timestep. Source: diffusers'
+`CogVideoXTransformer3DModel` with `patch_size_t` and `ofs_embed_dim`, `CogVideoXPipeline` and
+`CogVideoXImageToVideoPipeline`; sizes as of CogVideoX-5B.
 """
 
 from dataclasses import replace
@@ -37,11 +37,6 @@ def _flop_inputs(shape: ModelShape) -> FlopInputs:
     return replace(found, weights=(*found.weights, offset))
 
 
-def cogvideox_condition_channels(latent_channels: int) -> int:
-    """Channels that show the first frame: its latents."""
-    return latent_channels
-
-
 COGVIDEOX15 = replace(
     COGVIDEOX,
     name="cogvideox15",
@@ -49,6 +44,4 @@ COGVIDEOX15 = replace(
     presets={"cogvideox-1.5-5b": cogvideox_shape("cogvideox15", num_layers=42, num_heads=48)},
     num_parameters=_num_parameters,
     flop_inputs=_flop_inputs,
-    condition_channels=cogvideox_condition_channels,
-    first_frame_is_before="zeros",
 )

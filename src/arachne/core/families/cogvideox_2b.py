@@ -14,4 +14,5 @@ COGVIDEOX_2B = replace(
     name="cogvideox_2b",
     presets={"cogvideox-2b": cogvideox_shape("cogvideox_2b", num_layers=30, num_heads=30)},
     snr_shift=3.0,
+    condition_channels=None,
 )

@@ -1,8 +1,10 @@
 """HunyuanVideo: dual-stream, then single-stream blocks; joint attention of video and text.
 
-Layers: diffusers' `HunyuanVideoTransformer3DModel` with guidance embedding and no image condition.
-Sizes: the class's defaults, into which diffusers' `convert_hunyuan_video_to_diffusers.py` loads the
-published text-to-video weights strictly; text length: `HunyuanVideoPipeline`.
+Layers: diffusers' `HunyuanVideoTransformer3DModel`, with guidance embedding for text to video.
+Image to video is the published model of 33 channels (`image_condition_type` `latent_concat`): they
+show its first frame too, and it has no guidance embedding. Sizes: the class's defaults, into which
+diffusers' `convert_hunyuan_video_to_diffusers.py` loads the published weights strictly; text
+length: `HunyuanVideoPipeline`.
 """
 
 from math import prod
@@ -19,38 +21,50 @@ _REFINER_FFN_RATIO = 4
 """The class gives the refiner's feed-forward layers this many times the width, always."""
 
 
+def hunyuan_condition_channels(latent_channels: int) -> int:
+    """Channels that show the first frame: its latents, and a mask that says where those are."""
+    return latent_channels + 1
+
+
+def _num_embedders(shape: ModelShape) -> int:
+    """Embedders of a number: time, and for text to video guidance."""
+    return 1 if shape.condition_channels else 2
+
+
 def _num_parameters(shape: ModelShape) -> int:
     d, f = shape.hidden_size, shape.ffn_size
-    patch_channels = shape.latent_channels * prod(_GEOMETRY.patch)
+    inputs = shape.input_channels * prod(_GEOMETRY.patch)
+    outputs = shape.latent_channels * prod(_GEOMETRY.patch)
     time = two_layers(shape.freq_size, d, d)
     refiner_block = 4 * linear(d, d) + two_layers(d, _REFINER_FFN_RATIO * d, d)
     refiner_block += 4 * d + linear(d, 2 * d)  # two layer norms, gates
     refiner = time + two_layers(shape.text_size, d, d) + linear(shape.text_size, d)
     refiner += shape.num_refiner_layers * refiner_block
-    condition = 2 * time + two_layers(
-        shape.pooled_text_size, d, d
-    )  # time and guidance; pooled text
+    condition = _num_embedders(shape) * time + two_layers(shape.pooled_text_size, d, d)
     stream = linear(d, 6 * d) + 4 * linear(d, d) + 2 * shape.head_size + two_layers(d, f, d)
     single = linear(d, 3 * d) + 3 * linear(d, d) + 2 * shape.head_size
     single += linear(d, f) + linear(d + f, d)
     blocks = shape.num_layers * 2 * stream + shape.num_single_layers * single
-    ends = linear(d, 2 * d) + linear(d, patch_channels)
-    return linear(patch_channels, d) + refiner + condition + blocks + ends
+    ends = linear(d, 2 * d) + linear(d, outputs)
+    return linear(inputs, d) + refiner + condition + blocks + ends
 
 
 def _flop_inputs(shape: ModelShape) -> FlopInputs:
     d, f, text_tokens = shape.hidden_size, shape.ffn_size, shape.text_tokens
     dual, single, refiners = shape.num_layers, shape.num_single_layers, shape.num_refiner_layers
-    patch_channels = shape.latent_channels * prod(_GEOMETRY.patch)
+    inputs = shape.input_channels * prod(_GEOMETRY.patch)
+    outputs = shape.latent_channels * prod(_GEOMETRY.patch)
     stream = dual * (4 * d * d + 2 * d * f)
     refiner = shape.text_size * d + refiners * (4 + 2 * _REFINER_FFN_RATIO) * d * d
     # Embedders of time (twice, also in the refiner), guidance, pooled text, mean text.
-    clip = 3 * shape.freq_size * d + (shape.pooled_text_size + shape.text_size) * d + 5 * d * d
+    embedders = 1 + _num_embedders(shape)
+    clip = embedders * (shape.freq_size * d + d * d)
+    clip += (shape.pooled_text_size + shape.text_size) * d + 2 * d * d
     clip += (2 * refiners + 12 * dual + 3 * single + 2) * d * d  # modulations
     return FlopInputs(
         weights=(
-            WeightGroup(num_weights=patch_channels * d, meets_video=True),
-            WeightGroup(num_weights=stream + d * patch_channels, meets_video=True, is_split=True),
+            WeightGroup(num_weights=inputs * d, meets_video=True),
+            WeightGroup(num_weights=stream + d * outputs, meets_video=True, is_split=True),
             WeightGroup(num_weights=stream, num_other_tokens=text_tokens, is_split=True),
             WeightGroup(
                 num_weights=single * (4 * d * d + 2 * d * f),
@@ -119,4 +133,6 @@ HUNYUAN_VIDEO = Family(
     video_encoder=HUNYUAN_VIDEO_VAE,
     text_encoders=(LLAMA_3_8B, CLIP_L_TEXT),
     activation_inputs=_activation_inputs,
+    condition_channels=hunyuan_condition_channels,
+    first_frame_is_before="zeros",
 )

@@ -9,7 +9,7 @@ model carries glyph and image tokens through all blocks, also where a clip has n
 from arachne.core.activation_inputs import ActivationInputs, Kept
 from arachne.core.families.encoders import GLYPH_BYT5, HUNYUAN_VIDEO15_VAE, QWEN_2_5_VL_7B
 from arachne.core.families.family import Family
-from arachne.core.families.hunyuan_video import hunyuan_blocks
+from arachne.core.families.hunyuan_video import hunyuan_blocks, hunyuan_condition_channels
 from arachne.core.families.layers import linear, two_layers
 from arachne.core.model_shape import FlopInputs, Geometry, ModelShape, WeightGroup
 
@@ -27,14 +27,9 @@ _GLYPH_INNER_SIZE = 2048
 _REFINER_FFN_RATIO = 4
 
 
-def _condition_channels(latent_channels: int) -> int:
-    """Channels that show the first frame: its latents, and a mask that says where those are."""
-    return latent_channels + 1
-
-
 def _input_channels(shape: ModelShape) -> int:
     """Noisy latents, and what shows a first frame: zeros for text to video."""
-    return shape.latent_channels + _condition_channels(shape.latent_channels)
+    return shape.latent_channels + hunyuan_condition_channels(shape.latent_channels)
 
 
 def _num_parameters(shape: ModelShape) -> int:
@@ -115,7 +110,7 @@ HUNYUAN_VIDEO15 = Family(
     video_encoder=HUNYUAN_VIDEO15_VAE,
     text_encoders=(QWEN_2_5_VL_7B, GLYPH_BYT5),
     activation_inputs=_activation_inputs,
-    condition_channels=_condition_channels,
+    condition_channels=hunyuan_condition_channels,
     first_frame_is_before="zeros",
     image_states="always",
 )

@@ -47,5 +47,5 @@ class BatchSettings:
         """How much one step trains, in words."""
         amount: float = getattr(self, self.unit)
         if self.unit == "tflops":
-            return f"{amount:g} TFLOPs"
+            return f"{amount:,.12g} TFLOPs"
         return f"{amount:,} {self.unit if amount != 1 else self.unit[:-1]}"

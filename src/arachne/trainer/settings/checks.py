@@ -1,6 +1,7 @@
 """Checks that the sections of a run file have in common; each raises ConfigError."""
 
 from arachne.core.errors import ConfigError
+from arachne.core.local_path import address_fault
 
 _LONGEST = 40
 """Characters of a number in a message; a slip can make thousands."""
@@ -29,6 +30,14 @@ def folder(section: str, **paths: str) -> None:
     for name, path in paths.items():
         if not path.strip() or "\0" in path:
             raise ConfigError(f"{section}.{name} is {path!r}; name a folder, '.' for this one")
+
+
+def local_folder(section: str, **paths: str) -> None:
+    """Refuse paths that cannot name a folder which is written to."""
+    folder(section, **paths)
+    for name, path in paths.items():
+        if fault := address_fault(path):
+            raise ConfigError(f"{section}.{name} is {fault}")
 
 
 def share(section: str, **values: float) -> None:

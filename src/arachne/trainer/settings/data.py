@@ -8,9 +8,9 @@ from typing import Literal
 from arachne.core.errors import ConfigError
 from arachne.data.extraction import Extraction, Mode
 from arachne.data.frame_size import Fit
-from arachne.data.remote_path import RemotePath, dataset_path
+from arachne.data.remote_path import dataset_path
 from arachne.data.shapes import ShapeRules
-from arachne.trainer.settings.checks import at_least, folder, share
+from arachne.trainer.settings.checks import at_least, folder, local_folder, share
 from arachne.trainer.settings.dataset import (
     DatasetSettings,
     check_resolution,
@@ -45,7 +45,7 @@ class DataSettings:
         frame_stride: Frames at `fps` from one piece's start to the next one's, for `slide`.
         max_frames: Longest length, for `full`.
         missing_caption: `error` stops before step 1, `empty` trains without words.
-        held_out: Share of the clips kept for validation, chosen by content.
+        held_out: Share of the clips kept for validation, chosen by their files' content.
         encode: `before` makes all latents and text states before step 1; `online` makes those that
             the cache lacks within the steps, as the plan places them.
         cache_online: Whether what was encoded within steps is stored, so that the next epoch finds
@@ -84,12 +84,8 @@ class DataSettings:
         check_share("data", self.repeats, self.weight)
         at_least("data", 1, most=1e6, read_ahead_mb=self.read_ahead_mb)
         self._check_others()
-        folder("data", path=self.path, cache=self.cache)
-        if isinstance(dataset_path(self.cache), RemotePath):
-            raise ConfigError(
-                f"data.cache is {self.cache!r}, an address; a cache is a folder that all machines "
-                "see, such as one of a shared file system"
-            )
+        folder("data", path=self.path)
+        local_folder("data", cache=self.cache)
         check_resolution("data", self.resolution)
         share("data", held_out=self.held_out)
         _ = self.shape_rules  # checks the rest
@@ -122,6 +118,11 @@ class DataSettings:
                 "some datasets have a weight and some have none; set data.weight and that of every "
                 "entry of data.others, or none"
             )
+
+    @property
+    def length_setting(self) -> str:
+        """Which setting bounds how long clips are, by its name."""
+        return "data.max_frames" if self.frame_extraction == "full" else "data.frame_buckets"
 
     @property
     def shape_rules(self) -> ShapeRules:

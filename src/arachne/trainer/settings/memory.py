@@ -65,7 +65,7 @@ class MemorySettings:
             )
         if not self.swapped_blocks:
             return
-        if not (lora.is_on or model.freeze or model.train_only):
+        if not (lora.is_on or model.is_partly_frozen):
             raise ConfigError(
                 f"memory.swapped_blocks is {self.swapped_blocks}, but every weight is trained, and "
                 "only frozen ones can wait on the host; set lora.rank, or leave it out"

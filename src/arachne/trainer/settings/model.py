@@ -1,7 +1,7 @@
 """The section `[model]` of a run file."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import FAMILIES, family_named
@@ -108,6 +108,11 @@ class ModelSettings:
             )
 
     @property
+    def is_partly_frozen(self) -> bool:
+        """Whether the run itself freezes parameters of the model."""
+        return bool(self.freeze or self.train_only)
+
+    @property
     def keeps_first_frame(self) -> bool:
         """Whether the run's image to video keeps the first latent frame of each clip."""
         return self.image_to_video and family_named(self.family).keeps_first_frame
@@ -127,14 +132,14 @@ class ModelSettings:
             ConfigError: A size is neither given nor in the preset, or the family cannot have it.
         """
         preset = family_named(self.family).presets.get(self.preset)
-        sizes: dict[str, int] = {}
+        sizes: dict[str, Any] = {}
         for name in ("num_layers", "num_heads", "head_size", "ffn_size"):
             size = getattr(self, name) or (getattr(preset, name) if preset else 0)
             if not size:
                 raise ConfigError(f"model.{name} is missing; set it, or name a model.preset")
             sizes[name] = size
         condition_channels = family_named(self.family).condition_channels
-        inputs = {
+        inputs: dict[str, Any] = {
             "latent_channels": latent_channels,
             "text_size": text_size,
             "text_tokens": self.num_text_tokens,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from arachne.trainer.settings.checks import at_least, folder
+from arachne.trainer.settings.checks import at_least, local_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class RunSettings:
     max_bad_steps: int = 10
 
     def __post_init__(self) -> None:
-        folder("run", dir=self.dir)
+        local_folder("run", dir=self.dir)
         at_least("run", 1, steps=self.steps)
         at_least("run", 0, max_groups=self.max_groups)
         at_least("run", 0, max_bad_steps=self.max_bad_steps)
