@@ -23,6 +23,13 @@ def test_degrees_are_powers_of_two_their_triples_and_the_world():
     assert allowed_degrees(12, 12) == (1, 2, 3, 4, 6, 8, 12)
 
 
+def test_degrees_of_a_small_odd_world_may_divide_it():
+    assert allowed_degrees(10, 10) == (1, 2, 3, 4, 5, 6, 8, 10)
+    assert allowed_degrees(28, 14) == (1, 2, 3, 4, 6, 7, 8, 12, 14)
+    assert allowed_degrees(20, 20, multiple_of=2) == (2, 4, 6, 8, 10, 12, 16, 20)
+    assert 5 not in allowed_degrees(40, 40)
+
+
 def test_groups_that_share_out_parameters_stay_whole():
     assert allowed_degrees(48, 48, multiple_of=8) == (8, 16, 24, 32, 48)
     assert allowed_degrees(48, 47, multiple_of=8) == (8, 16, 24, 32)

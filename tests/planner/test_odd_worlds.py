@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from arachne.core.batch import Batch, BatchClip
-from arachne.core.blocks import allowed_degrees
+from arachne.core.blocks import aligned_blocks, allowed_degrees, plan_blocks
 from arachne.core.bucket import Bucket
 from arachne.core.families import family_named
 from arachne.cost.cluster_files import load_cluster
@@ -61,6 +61,14 @@ def test_on_uneven_gpus_all_ways_to_part_a_world_are_tried(
     verdict = plan_exact(problem, time_limit_s=20.0)
     assert verdict.is_proved
     assert plan_arachne(problem).makespan_s <= verdict.plan.makespan_s * (1.0 + 1e-9)
+
+
+def test_with_encoders_blocks_are_aligned_alone():
+    problem = equal_clips(7, 2)
+    clips = tuple(replace(clip, to_encode=("text",)) for clip in problem.batch.clips)
+    encoding = replace(problem, batch=replace(problem.batch, clips=clips))
+    assert problem.blocks == plan_blocks(7, problem.degrees)
+    assert encoding.blocks == aligned_blocks(7, problem.degrees) != problem.blocks
 
 
 def test_the_referee_sees_plans_that_mix_ladders():

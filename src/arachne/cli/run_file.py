@@ -21,6 +21,9 @@ _KINDS = {
 }
 """What a setting may name that is not only a folder."""
 
+_IN_PRESET = {"model.pretrained": "", "model.video_encoder": "dct", "model.text_encoder": "hashed"}
+"""Settings whose folders planning does not need where there is a preset, and what names none."""
+
 
 def add_run_file(parser: argparse.ArgumentParser) -> None:
     """Add RUN.toml and `--set` to a verb."""
@@ -53,6 +56,7 @@ def loaded_config(
     planner_named(config.planner.name)
     if not config.model.pretrained:
         config.model.shape(latent_channels=1, text_size=1)
+    excused = () if needs_model else missing_folders(config.model)
     for setting, name, built_in in (
         ("model.video_encoder", config.model.video_encoder, "dct"),
         ("model.text_encoder", config.model.text_encoder, "hashed"),
@@ -67,12 +71,10 @@ def loaded_config(
         ),
     ):
         path = dataset_path(name) if setting.startswith("data.") else Path(name)
-        if not needs_model and setting in missing_folders(config.model):
-            continue
-        if name != built_in and not path.exists():
+        if setting not in excused and name != built_in and not path.exists():
             known = f"{built_in!r} or " if built_in else ""
             kind = _KINDS.get(setting, "folder")
-            instead = ", or a model.preset, which has its sizes" if _stands_in(setting) else ""
+            instead = ", or a model.preset, which has its sizes" if setting in _IN_PRESET else ""
             raise ConfigError(
                 f"{setting} {name!r} does not exist; name {known}an existing {kind}"
                 + ("" if needs_model else instead)
@@ -94,21 +96,16 @@ def loaded_config(
     return config
 
 
-def _stands_in(setting: str) -> bool:
-    """Whether planning needs no folder where there is a preset."""
-    return setting in ("model.pretrained", "model.video_encoder", "model.text_encoder")
-
-
 def missing_folders(model: ModelSettings) -> tuple[str, ...]:
     """Settings whose folders are not here, where a preset has the sizes that planning needs."""
     if model.preset not in family_named(model.family).presets:
         return ()
-    folders = {
-        "model.pretrained": model.pretrained,
-        "model.video_encoder": "" if model.video_encoder == "dct" else model.video_encoder,
-        "model.text_encoder": "" if model.text_encoder == "hashed" else model.text_encoder,
-    }
-    return tuple(name for name, path in folders.items() if path and not Path(path).exists())
+    folders = {setting: getattr(model, setting.removeprefix("model.")) for setting in _IN_PRESET}
+    return tuple(
+        setting
+        for setting, folder in folders.items()
+        if folder != _IN_PRESET[setting] and not Path(folder).exists()
+    )
 
 
 def check_data(config: RunConfig, *, is_listed: bool, is_cached: bool = True) -> None:

@@ -36,6 +36,9 @@ class ConfigurationStarts:
     def __init__(self, variants: Variants, trees: Trees) -> None:
         self._variants = variants
         self._trees = trees
+        problem = variants.problem
+        self._blocks = problem.blocks
+        self._aligned = aligned_blocks(problem.num_gpus, problem.degrees)
         self._fastest: dict[int, list[Block]] = {}
         self._known: dict[Configuration, float] = {}
 
@@ -145,15 +148,14 @@ class ConfigurationStarts:
     def _fastest_first(self, degree: int) -> list[Block]:
         """Blocks of a degree, those that cost less first, then those that are aligned."""
         variants = self._variants
-        num_gpus, degrees = variants.problem.num_gpus, variants.problem.degrees
-        aligned = set(aligned_blocks(num_gpus, degrees)[degree])
+        aligned = set(self._aligned[degree])
         block_s = {
             kind: [variants.duration_s((shape, 1), gpus) for shape in range(variants.num_shapes)]
             for gpus in variants.kinds_of_degree[degree]
             for kind in [variants.kind(gpus)]
         }
         return sorted(
-            variants.problem.blocks[degree],
+            self._blocks[degree],
             key=lambda gpus: (block_s[variants.kind(gpus)], gpus not in aligned, gpus),
         )
 
