@@ -11,7 +11,6 @@ from pathlib import Path
 
 from arachne.core.errors import DataError
 from arachne.core.refused_write import refusal
-from arachne.data.manifest import read_manifest
 
 KEPT = "ledger.before.parquet"
 """Name of the copy, beside the ledger."""
@@ -44,6 +43,8 @@ def give_back_ledger(ledger: Path) -> None:
     kept = ledger.with_name(KEPT)
     if not kept.is_file():
         return
+    from arachne.data.manifest import read_manifest  # with pyarrow, which takes a while to import
+
     try:
         read_manifest(kept)
     except DataError:
