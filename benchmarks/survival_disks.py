@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,13 @@ def why_no_own_disk(folder: Path) -> str:
 
 
 def fill(disk: Path, pages_left: int) -> None:
-    """Leave so many free pages."""
-    free_bytes = shutil.disk_usage(disk).free
+    """Leave so many free pages, or as many as a run that goes on meanwhile has left."""
     descriptor = os.open(disk / BALLAST, os.O_WRONLY | os.O_CREAT)
     try:
-        os.posix_fallocate(descriptor, 0, free_bytes - pages_left * _PAGE_BYTES)
+        while (num_bytes := shutil.disk_usage(disk).free - pages_left * _PAGE_BYTES) > 0:
+            with suppress(OSError):  # the run was faster
+                os.posix_fallocate(descriptor, 0, num_bytes)
+                return
     finally:
         os.close(descriptor)
 

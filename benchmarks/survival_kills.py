@@ -30,6 +30,7 @@ from survival_tally import Tally
 
 from arachne.core.errors import ArachneError
 from arachne.data.loader import ClipLoader
+from arachne.runtime.buckets import Bucket
 from arachne.runtime.plan_source import PlanSource
 from arachne.runtime.sharded_optimizer import ShardedOptimizer
 from arachne.trainer import saver, step
@@ -149,8 +150,8 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "load": (ClipLoader, "take", 3),
     "launch": (step, "slot_losses", 3),
     "reduce": (ShardedOptimizer, "reduce", 4),
-    "update": (ShardedOptimizer, "step", 4),
-    "share": (ShardedOptimizer, "share", 5),
+    "update": (ShardedOptimizer, "step_and_share", 4),
+    "share": (Bucket, "start_sharing", 5),
     "save": (saver, "write_shard", 2),
     "commit": (CheckpointSaver, "_commit", 2),
 }

@@ -1,6 +1,6 @@
 """A function in a process of its own, of which strace fails or kills chosen system calls.
 
-The process is forked with all imports made, and waits until strace holds it: so only the function's
+The process is forked with all imports made, and stops until strace holds it: so only the function's
 own calls are counted, and a try takes some fifty milliseconds. Needs Linux and strace.
 """
 
@@ -56,22 +56,18 @@ def traced(function: Callable[[], None], *options: str) -> Traced:
     Raises:
         RuntimeError: strace cannot attach to it.
     """
-    readable, writable = os.pipe()
     log_read, log_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(writable)
         os.close(log_read)
-        _run(function, readable, log_write)
-    os.close(readable)
+        _run(function, log_write)
     os.close(log_write)
+    os.waitpid(pid, os.WUNTRACED)
     command = ["strace", "-f", "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
         assert strace.stderr is not None
         first = strace.stderr.readline()
-        if "attached" in first:
-            os.write(writable, b"x")
-        os.close(writable)  # without a byte the process ends at once
+        os.kill(pid, signal.SIGCONT if "attached" in first else signal.SIGKILL)
         log = strace.stderr.read()
     with os.fdopen(log_read) as file:
         said = file.read()
@@ -83,15 +79,15 @@ def traced(function: Callable[[], None], *options: str) -> Traced:
     )
 
 
-def _run(function: Callable[[], None], readable: int, log: int) -> None:
+def _run(function: Callable[[], None], log: int) -> None:
     """The life of the traced process."""
     code = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
         os.dup2(log, 2)
-        if os.read(readable, 1):
-            function()
-            code = 0
+        os.kill(os.getpid(), signal.SIGSTOP)
+        function()
+        code = 0
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}".encode())
         code = 2

@@ -1,6 +1,7 @@
 """A fair sample of what `benchmarks/durability.py` counts, and that it notices what is lost."""
 
 import json
+import os
 import random
 import shutil
 
@@ -12,7 +13,7 @@ from survival_disks import full_saves, why_no_own_disk
 from survival_saves import SAVED_STEPS, disturbed, prepared, refused_calls, syscalls
 from survival_soak import grown_ranks
 from survival_tally import Tally, tally_of
-from traced import why_no_strace
+from traced import traced, why_no_strace
 
 from arachne.trainer import checkpoint
 
@@ -24,6 +25,12 @@ def strace() -> None:
     """Skips where nothing can be traced."""
     if reason := why_no_strace():
         pytest.skip(reason)
+
+
+@pytest.mark.usefixtures("strace")
+def test_only_the_calls_of_the_traced_function_count():
+    for _ in range(8):
+        assert traced(os.getppid).calls == {"getppid": 1, "exit_group": 1}
 
 
 @pytest.mark.usefixtures("strace")

@@ -12,6 +12,7 @@ from arachne.cli.main import main
 from arachne.core.strict_json import to_json
 from arachne.trainer.checkpoint import commit, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState, checkpoints_dir
+from tests.forbidden_files import forbidden
 from tests.trainer.tiny_runs import tiny_config
 
 
@@ -20,7 +21,7 @@ def _save(run_dir: Path, step: int) -> Path:
         values = np.full(3, rank, np.float32)
         chunks = [Chunk(name="w", kind="master", offset=3 * rank, total=6, values=values)]
         write_shard(run_dir, step, rank, chunks)
-    losses = (2.0, 1.25)
+    losses = (2.0, 1.25)[-step:]
     state = TrainState(
         step=step,
         num_updates=step,
@@ -218,11 +219,56 @@ def test_a_folder_without_checkpoints_is_refused(
     assert "there is no folder" in second
 
 
+def test_a_checkpoint_that_may_not_be_read_is_listed_and_neither_counts_nor_goes(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = checkpoints_dir(run_dir) / "step-000003"
+    with forbidden(folder):
+        code, listed = _listed(capsys, run_dir, "--prune", "--keep", "1")
+        assert main(["checkpoints", str(run_dir)]) == 3
+    assert code == 3
+    unreadable, kept = listed["checkpoints"]
+    assert (unreadable["name"], unreadable["num_bytes"]) == ("step-000003", None)
+    assert unreadable["condition"] == "damaged"
+    assert unreadable["fault"].startswith("cannot be read: ")
+    assert "Permission denied" in unreadable["fault"]
+    assert (kept["name"], kept["fault"]) == ("step-000002", "")
+    assert _names(run_dir) == ["step-000002", "step-000003"]
+
+
+def test_a_folder_whose_files_alone_may_not_be_listed_is_whole(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with forbidden(checkpoints_dir(run_dir) / "step-000003", 0o100):
+        code, listed = _listed(capsys, run_dir, "--verify")
+    assert code == 0
+    assert listed["checkpoints"][0]["condition"] == "whole"
+    assert listed["checkpoints"][0]["num_bytes"] is None
+
+
+@pytest.mark.parametrize("words", [[], ["--prune", "--keep", "1"]])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("checkpoints", 0), ("checkpoints", 0o400), (".", 0), ("..", 0)]
+)
+def test_folders_that_may_not_be_read_are_one_line_that_names_them(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], name: str, mode: int
+) -> None:
+    folder = (run_dir / name).resolve()
+    with forbidden(folder, mode):
+        assert main(["checkpoints", str(run_dir), *words]) == 2
+    error = capsys.readouterr().err
+    assert str(folder) in error
+    assert error.endswith("; let this user read and write it\n")
+    assert "Permission denied" in error
+    assert error.count("\n") == 1
+
+
 def test_pruning_spares_the_best_and_stops_where_nobody_knows_which_that_is(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = checkpoints_dir(run_dir) / "best.json"
-    for broken in ('{"step": 1, "lo', "[1]", '{"step": 1}'):
+    impossible = ('{"step": -10, "loss": 0.5}', '{"step": 1, "loss": -5.0}', "1" * 100_000)
+    for broken in ('{"step": 1, "lo', "[1]", '{"step": 1}', *impossible):
         best.write_text(broken)
         assert main(["checkpoints", str(run_dir), "--prune", "--keep", "1"]) == 2
         assert "names the best checkpoint, cannot be read" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from arachne.cli.inspect import add_parser
 from arachne.cli.main import main
 from arachne.core.errors import ConfigError, DataError
-from tests.data.media import write_ramp
+from tests.data.media import Look, write_ramp
 from tests.data.media_corpus import CORPUS, write_corpus
 
 
@@ -122,6 +123,22 @@ def test_one_clip_is_shown_with_every_step_of_its_arithmetic(
         _inspect(dataset, "--clip", "none.mp")
     with pytest.raises(ConfigError, match="--clip prints one clip"):
         _inspect(dataset, "--clip", "a.mp4", "--json")
+
+
+def test_a_clip_that_is_too_short_is_said_with_its_arithmetic_and_what_would_fit(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    film = Look(fps=Fraction(24000, 1001))
+    write_ramp(dataset / "a.mp4", 101, film)
+    assert _inspect(dataset, "--resolution", 64, "--frame-buckets", "65,81") == 0
+    assert "101f@23.976 → 67f@16 → 65" in capsys.readouterr().out
+    assert _inspect(dataset, "--resolution", 64, "--frame-buckets", "81", "--json") == 3
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["arithmetic"] == "101f@23.976 → 67f@16"
+    assert row["reason"] == (
+        "101 frames at 23.976 fps give 67 at 16 fps; the shortest length in data.frame_buckets "
+        "needs 81; nearest that fits: 65"
+    )
 
 
 def test_a_file_name_shows_all_clips_of_the_file(

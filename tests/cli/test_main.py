@@ -158,6 +158,33 @@ def test_a_file_for_which_there_is_no_room_is_one_line(monkeypatch, capsys, numb
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.EACCES, "let this user read and write it"),
+        (errno.EIO, "look at the disk"),
+        (errno.ESTALE, "look at the disk"),
+    ],
+)
+def test_a_file_that_the_system_refuses_is_one_line(monkeypatch, capsys, number, fix):
+    with_verb(monkeypatch, raising(OSError(number, os.strerror(number), "a/file")))
+    assert main(["do"]) == 2
+    said = f"arachne: 'a/file' cannot be used: {os.strerror(number)}; {fix}\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_file_that_ought_to_be_there_is_a_bug_of_ours(monkeypatch):
+    with_verb(monkeypatch, raising(FileNotFoundError(errno.ENOENT, "No such file", "a/file")))
+    with pytest.raises(FileNotFoundError):
+        main(["do"])
+
+
+def test_a_name_that_the_system_refuses_is_one_line(capsys):
+    assert main(["checkpoints", "a" * 5000]) == 2
+    error = capsys.readouterr().err
+    assert error == f"arachne: a file's name is too long: '{'a' * 60}'…\n"
+
+
 def test_no_verb_needs_torch_to_say_what_it_is_for():
     code = (
         "import sys; from arachne.cli.main import _parser; _parser(); "

@@ -141,6 +141,30 @@ def test_a_dry_run_names_the_first_rejected_clips_by_reason(run_file, capfd):
     assert [row["clip"] for row in found["rejected"]] == bad
 
 
+def test_names_of_files_move_no_terminal(run_file, capfd):
+    clips = run_file.parent / "clips"
+    name = "bad\x1b[31m\u202e\x9b2J.mp4"
+    (clips / name).write_bytes(b"no video")
+    write_captions(clips, [*NAMES, name])
+    shown = "rejected bad\\x1b[31m\\u202e\\x9b2J.mp4: "
+    assert main(["prepare", str(run_file), "--dry-run"]) == 0
+    assert capfd.readouterr().out.startswith(shown)
+    assert main(["prepare", str(run_file), "--workers", "1"]) == 3
+    assert capfd.readouterr().out.startswith(shown)
+
+
+def test_the_name_of_a_file_that_was_replaced_moves_no_terminal(run_file, capfd):
+    clips = run_file.parent / "clips"
+    name = "a\x1b[31m.mp4"
+    (clips / "a.mp4").rename(clips / name)
+    write_captions(clips, [name, *NAMES[1:]])
+    assert main(["prepare", str(run_file), "--workers", "1"]) == 0
+    replace_file(clips / name, clips / "b.mp4")
+    capfd.readouterr()
+    assert main(["prepare", str(run_file), "--dry-run"]) == 0
+    assert "taken as now: a\\x1b[31m.mp4\n" in capfd.readouterr().out
+
+
 @pytest.mark.distributed
 def test_a_clip_that_is_too_slow_is_rejected_in_the_ledger_until_it_is_tried_again(
     run_file, capfd, monkeypatch
@@ -248,6 +272,7 @@ def test_a_new_run_takes_files_as_they_are_and_one_with_checkpoints_keeps_its_cl
     assert main(["train", str(run_file), "--set", "checkpoint.every=3"]) == 0
     assert len(arrays_of(cache)) == 14, "its latents"
     assert main(["prepare", str(run_file), "--workers", "1"]) == 0
+    assert main(["prepare", str(run_file), "--workers", "1", "--again"]) == 0, "all is as it was"
     shutil.copy(clips / "b.mp4", clips / "a.mp4")
     capfd.readouterr()
     assert main(["prepare", str(run_file), "--workers", "1"]) == 2
@@ -358,6 +383,18 @@ def test_who_finds_other_clips_while_a_run_is_prepared_is_refused(config):
             written_ledger(config, quiet, is_again=False),
         ):
             pass
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_gate_keeps_nobody_waiting(config):
+    gate = Path(config.run.dir) / ".lock-ledger"
+    gate.unlink(missing_ok=True)
+    os.mkfifo(gate)
+    with (
+        pytest.raises(DataError, match=r"\.lock-ledger' is no file; move it away"),
+        written_ledger(config, quiet, is_again=False),
+    ):
+        pass
 
 
 def test_a_damaged_ledger_is_refused_but_made_anew_if_all_is_inspected_again(config):

@@ -12,6 +12,7 @@ import pytest
 from arachne.cli import report
 from arachne.core.errors import DataError
 from arachne.reporting.run_files import METRICS
+from tests.forbidden_files import forbidden
 from tests.reporting.made_runs import write_made_run
 
 
@@ -43,6 +44,47 @@ def test_a_pipe_of_the_name_of_a_trace_keeps_nobody_waiting(run_dir):
     arguments = parsed(str(run_dir))
     with pytest.raises(DataError, match=r"rank-00009\.jsonl' is no file; move it away"):
         arguments.run(arguments)
+
+
+def test_sheets_of_no_step_and_pictures_without_end_are_left_out_with_a_note(run_dir, capsys):
+    for name in ("step-abc", "step-1"):
+        (run_dir / "samples" / name).mkdir(parents=True)
+        (run_dir / "samples" / name / "sheet.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    large = run_dir / "samples" / "step-000001" / "sheet.png"
+    large.parent.mkdir(parents=True, exist_ok=True)
+    with large.open("wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n")
+        file.truncate(2 * 10**11)  # a hole, which takes no room
+    arguments = parsed(str(run_dir))
+    assert arguments.run(arguments) == 0
+    page = (run_dir / "report.html").read_text(encoding="utf-8")
+    assert "samples/step-abc/sheet.png is of no step; left out" in page
+    assert "samples/step-1/sheet.png is of no step; left out" in page
+    assert "samples/step-000001/sheet.png has 200 GB; pictures above 4 MB are left out" in page
+
+
+def test_a_run_that_may_not_be_read_is_one_line(run_dir):
+    arguments = parsed(str(run_dir))
+    refused = rf"Permission denied: '{run_dir}/.*'; let this user read and write it"
+    with forbidden(run_dir), pytest.raises(DataError, match=refused):
+        arguments.run(arguments)
+
+
+def test_metrics_that_may_not_be_read_are_named_with_what_helps(run_dir):
+    arguments = parsed(str(run_dir))
+    refused = r"metrics\.jsonl': Permission denied; let this user read and write it"
+    with forbidden(run_dir / METRICS), pytest.raises(DataError, match=refused):
+        arguments.run(arguments)
+
+
+def test_a_picture_that_may_not_be_read_is_left_out_with_a_note(run_dir, capsys):
+    picture = run_dir / "samples" / "a.png"
+    picture.parent.mkdir(exist_ok=True)
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
+    arguments = parsed(str(run_dir))
+    with forbidden(picture):
+        assert arguments.run(arguments) == 0
+    assert "note: samples/a.png: Permission denied; left out" in capsys.readouterr().out
 
 
 def test_the_page_goes_where_output_says(run_dir, tmp_path, capsys):

@@ -1,11 +1,14 @@
 """A run's folder: fresh, used, resumed, or somebody else's."""
 
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from arachne.cli.run_dir import opened_run_dir
@@ -24,6 +27,7 @@ from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.settings.model import ModelSettings
 from arachne.trainer.settings.optimizer import OptimizerSettings
 from arachne.trainer.settings.run import RunSettings
+from tests.forbidden_files import forbidden
 
 
 @pytest.fixture
@@ -106,6 +110,99 @@ def test_a_copy_of_a_ledger_that_cannot_be_read_replaces_nothing(config):
     open_run_dir(config, resume=True)
     assert read_manifest(run_dir / MANIFEST) == Ledger(rows=())
     assert not (run_dir / KEPT).exists()
+
+
+def keep_a_ledger(config: RunConfig) -> Path:
+    """As a part of a run leaves it that was killed while it read its dataset anew."""
+    write_checkpoint(config, 3)
+    kept = Path(config.run.dir) / KEPT
+    write_manifest(Ledger(rows=()), kept)
+    return kept
+
+
+def test_a_copy_of_a_ledger_that_may_not_be_read_stays_until_it_may(config):
+    kept = keep_a_ledger(config)
+    refused = r"before\.parquet' cannot be read: Permission denied; let this user read and write it"
+    with forbidden(kept), pytest.raises(DataError, match=refused):
+        open_run_dir(config, resume=True)
+    open_run_dir(config, resume=True)
+    assert read_manifest(kept.with_name(MANIFEST)) == Ledger(rows=())
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            DataError("it has 9 rows: split the table"),
+            "it has 9 rows: split the table; it is the run's ledger",
+        ),
+        (MemoryError(), "memory does not suffice; end what else takes it"),
+        (pa.ArrowMemoryError("malloc of size 1 failed"), "memory does not suffice"),
+    ],
+)
+def test_a_copy_of_a_ledger_for_which_there_is_no_memory_stays(config, monkeypatch, error, words):
+    kept = keep_a_ledger(config)
+
+    def check_room(*_args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("arachne.data.manifest.check_room", check_room)
+    with pytest.raises(DataError, match=rf"before\.parquet' cannot be read: {words}"):
+        open_run_dir(config, resume=True)
+    assert kept.is_file()
+
+
+def test_a_copy_of_a_ledger_of_a_later_version_stays(config):
+    kept = keep_a_ledger(config)
+    table = pq.read_table(kept).replace_schema_metadata({"arachne_manifest": "9"})
+    pq.write_table(table, kept)
+    with pytest.raises(DataError, match=r"it is of version 9; .* are read; .*version of Arachne"):
+        open_run_dir(config, resume=True)
+    assert kept.is_file()
+
+
+def test_a_copy_of_a_ledger_that_may_not_be_read_hides_no_other_error(config):
+    write_checkpoint(config, 3)
+    run_dir = Path(config.run.dir)
+    write_manifest(Ledger(rows=()), run_dir / MANIFEST)
+
+    def end_early(stack: ExitStack) -> None:
+        with opened_run_dir(config, resume=True, rescan=True):
+            stack.enter_context(forbidden(run_dir / KEPT))
+            raise DataError("no clip")
+
+    with ExitStack() as stack, pytest.raises(DataError, match="no clip"):
+        end_early(stack)
+    assert (run_dir / KEPT).is_file()
+
+
+@pytest.mark.parametrize("name", ["step-000006", "step-000006/index.json"])
+def test_a_newest_checkpoint_that_may_not_be_read_is_passed_over(config, name):
+    write_checkpoint(config, 3)
+    newer = write_checkpoint(replace(config, batch=BatchSettings(clips=5)), 6)
+    with forbidden(newer.parent / name):
+        open_run_dir(config, resume=True)
+
+
+def test_a_lock_of_another_user_is_named(config):
+    write_checkpoint(config, 3)
+    open_run_dir(config, resume=True)
+    refused = r"Permission denied: '.*/\.lock'; choose another folder, or let this user read"
+    with (
+        forbidden(Path(config.run.dir) / ".lock", 0o444),
+        pytest.raises(ConfigError, match=refused),
+    ):
+        open_run_dir(config, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", [".", "checkpoints"])
+def test_a_run_that_may_not_be_read_is_one_line_that_names_its_folder(config, name, resume):
+    folder = write_checkpoint(config, 3).parents[1] / name
+    refused = rf"cannot be read: .*Permission denied: '{folder}.*'; let this user read and write it"
+    with forbidden(folder), pytest.raises((DataError, CheckpointError), match=refused):
+        open_run_dir(config, resume=resume)
 
 
 @pytest.mark.timeout(10)

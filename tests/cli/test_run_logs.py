@@ -1,5 +1,6 @@
 """Logs of a run on a disk that refuses them: the run ends with advice, or says so and goes on."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,9 +9,10 @@ import pytest
 
 from arachne.cli.run_logs import RunLogs
 from arachne.core.errors import ConfigError
-from arachne.reporting.run_files import METRICS, StepMetrics, read_metrics
+from arachne.reporting.run_files import METRICS, SAMPLES, StepMetrics, read_metrics
 from arachne.runtime.world import World
 from arachne.trainer.checkpoint_files import checkpoints_dir
+from tests.forbidden_files import forbidden
 from tests.trainer.tiny_runs import changed, tiny_config
 
 
@@ -56,6 +58,30 @@ def test_where_it_was_asked_for_a_run_goes_on_without_its_logs_and_says_so_once(
     logs.write(StepMetrics(step=5, loss=2.0))
     assert [row.step for row in read_metrics(tmp_path).train] == [5]
     logs.close()
+
+
+@pytest.mark.parametrize("name", [METRICS, "traces", "metrics.jsonl.partial"])
+def test_a_log_that_is_refused_is_named_with_what_helps(tmp_path, name):
+    logs = logs_of(tmp_path, [])
+    logs.write(StepMetrics(step=0, loss=1.0))
+    (tmp_path / "traces").mkdir()
+    if name.endswith(".partial"):
+        (tmp_path / name).mkdir()
+        words, place = "Is a directory", nullcontext()
+    else:
+        words, place = "Permission denied", forbidden(tmp_path / name)
+    with place, pytest.raises(ConfigError, match=rf"{words}: '{tmp_path}/{name}") as caught:
+        logs.begin(1)
+    fix = "move it away" if name.endswith(".partial") else "let this user read and write it"
+    assert f"; {fix} or change run.dir, and start again" in str(caught.value)
+
+
+def test_samples_that_may_not_be_looked_at_are_told_or_drawn_again(tmp_path):
+    (tmp_path / SAMPLES).mkdir()
+    with forbidden(tmp_path / SAMPLES):
+        with pytest.raises(ConfigError, match=rf"Permission denied: '{tmp_path}/{SAMPLES}"):
+            logs_of(tmp_path, []).is_sampled(4)
+        assert not logs_of(tmp_path, [], on_error="continue").is_sampled(4)
 
 
 class FullAtTheEnd:

@@ -34,13 +34,40 @@ def test_a_secret_in_a_run_file_is_refused_and_not_repeated(tmp_path, setting, v
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "https://user:pa/55word@host/clips",
+        "https://host/clips?secret=abc",
+        "https://host/clips?a=b&AWSAccessKeyId=abc&key=abc",
+        "https://host/clips?pwd=abc",
+        "github_pat_11ABCDEFG0abcdefghijklmnop",
+        "glpat-abcdefghij1234567890",
+        "sk-proj-abcdefghijklmnopqrstuvwx",
+        "xoxb-123456789012-abcdefghijkl",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc",
+    ],
+)
+def test_secrets_of_well_known_forms_are_found(secret: str):
+    assert setting_with_credential({"data": {"path": secret}}) == "data.path"
+
+
 def test_paths_addresses_and_commits_are_no_secrets():
     table = {
         "a": "hub/models--Wan-AI--Wan2.1/snapshots/0fad780a534b6463e45facd96134c9f345acfa5b",
         "b": ["http://127.0.0.1:8080/clips", "user@host:/data", "hf_cache/x", "a cat? yes & no"],
+        "f": ["/runs/sk-proj-landscape_video_large_2024x/", "sk-ant-colony-documentary-2024"],
+        "g": ["https://[::1]:80/a@b", "https://h/x?sort_key=name", "https://h/x?monkey=banana"],
+        "e": ["s3://bucket/a@b/c", "https://host:8080/a@b", "what key=4? a task-force", "sk-8"],
         "c": {"d": str(Path.home()), "e": 3},
     }
     assert setting_with_credential(table) is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("part", ["a", "eyJ", "?a-", "a://b:"])
+def test_long_texts_are_looked_at_in_a_moment(part: str):
+    assert setting_with_credential({"a": part * (200_000 // len(part))}) is None
 
 
 @pytest.mark.distributed

@@ -12,8 +12,10 @@ import pytest
 
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
+from arachne.data.manifest import read_manifest
 from arachne.reporting.run_files import read_batches, read_metrics, read_plans
 from arachne.trainer.checkpoint_reader import newest, verified
+from tests.data.media import write_damaged_packets
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config, write_captions
 
 COMMAND = [sys.executable, "-m", "arachne", "train"]
@@ -91,16 +93,25 @@ def test_a_run_trains_writes_its_files_and_is_not_overwritten(run_file, capfd):
 
 
 @pytest.mark.distributed
-def test_a_bad_clip_among_good_ones_is_named_and_the_exit_code_says_so(
+def test_bad_clips_among_good_ones_are_named_and_the_exit_code_says_so(
     dataset, tmp_path, run_file, capfd
 ):
-    shutil.copytree(dataset, tmp_path / "more")
-    (tmp_path / "more" / "broken.mp4").write_bytes(b"no video")
-    write_captions(tmp_path / "more", [*NAMES, "broken.mp4"])
-    code = main(["train", str(run_file), "--set", f"data.path={tmp_path / 'more'}"])
+    """Also one of which only decoding finds out that it is bad."""
+    more = tmp_path / "more"
+    shutil.copytree(dataset, more)
+    (more / "broken.mp4").write_bytes(b"no video")
+    (more / "empty.mp4").touch()
+    write_damaged_packets(more / "holes.mp4")
+    bad = ["broken.mp4", "empty.mp4", "holes.mp4"]
+    write_captions(more, [*NAMES, *bad])
+    code = main(["train", str(run_file), "--set", f"data.path={more}"])
     captured = capfd.readouterr()
     assert code == 3
-    assert "rejected broken.mp4: " in captured.out
+    for name in bad:
+        assert f"rejected {name}: " in captured.out
+    ledger = read_manifest(tmp_path / "run" / "ledger.parquet")
+    assert [row.clip.path for row in ledger.rows if row.status == "rejected"] == bad
+    assert all(row.reason for row in ledger.rows if row.status == "rejected")
     assert "6 clips on 2 ranks" in captured.out
     assert captured.err == ""
 

@@ -1,6 +1,7 @@
 """`arachne profile`, `sample` and `export` on a tiny dataset and its run."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from arachne.cost.cluster_files import load_cluster
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest
+from tests.forbidden_files import forbidden
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 
 
@@ -93,6 +95,34 @@ def test_a_run_without_its_ledger_asks_for_a_size(run_dir, tmp_path, capsys):
     (moved / "ledger.parquet").unlink()
     assert main(["sample", str(moved), "--prompt", "x"]) == 2
     assert "has no ledger.parquet, which tells the run's usual" in capsys.readouterr().err
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["samples", "run.resolved.toml", "checkpoints", "."])
+def test_what_sample_may_not_read_is_one_line_before_the_work(run_dir, tmp_path, capsys, name):
+    moved = shutil.copytree(run_dir, tmp_path / "run")
+    (moved / "samples").mkdir(exist_ok=True)
+    with forbidden(moved / name):
+        assert main(["sample", str(moved), "--prompt", "x"]) == 2
+    printed = capsys.readouterr()
+    assert str(moved / name) in printed.err
+    assert "Permission denied" in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+@pytest.mark.distributed
+def test_a_checkpoint_that_may_not_be_read_is_passed_over(run_dir, tmp_path, capsys):
+    moved = shutil.copytree(run_dir, tmp_path / "run")
+    newer = shutil.copytree(
+        moved / "checkpoints/step-000002", moved / "checkpoints/step-000003", copy_function=os.link
+    )
+    with forbidden(newer):
+        words = ["export", str(moved), str(tmp_path / "out"), "--to", "diffusers"]
+        assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "skipped: checkpoint step-000003: cannot be read: " in printed
+    assert "step-000002: " in printed
 
 
 def test_sample_needs_a_run(tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 import arachne
 from arachne.cli.written_file import write_file
 from arachne.core.errors import DataError
-from arachne.core.refused_write import refusal, refusal_of_library
+from arachne.core.refused_write import fix_of, refusal, refusal_at, refusal_of_library
 
 
 @pytest.fixture
@@ -31,6 +31,29 @@ def test_a_page_over_the_limit_on_sizes_is_refused_with_the_way_to_raise_it(tmp_
 def test_other_refusals_are_the_systems_words():
     assert refusal(OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
     assert refusal(OSError("words of a library")) == "words of a library"
+
+
+def test_a_file_is_named_unless_the_message_has_it():
+    error = PermissionError(errno.EACCES, "Permission denied", "run/.lock")
+    assert refusal_at(error, Path("run")) == "Permission denied: 'run/.lock'"
+    assert refusal_at(error, Path("run/.lock")) == "Permission denied"
+    assert refusal_at(OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "free space"),
+        (errno.EACCES, "let this user read and write it"),
+        (errno.EROFS, "mount its disk for writing"),
+        (errno.EISDIR, "move it away"),
+        (errno.EMFILE, "close other files, or raise ulimit -n"),
+        (errno.ESTALE, "look at the disk"),
+        (errno.EINVAL, "look at the disk"),
+    ],
+)
+def test_each_refusal_is_told_with_what_helps(number: int, fix: str):
+    assert fix_of(OSError(number, "words")) == fix
 
 
 @pytest.mark.usefixtures("_small_files")

@@ -71,6 +71,17 @@ def write_ramp(path: Path, count: int, look: Look | None = None) -> Path:
     return write_video(path, grey_frames(ramp(count), look), look)
 
 
+def write_damaged_packets(path: Path) -> Path:
+    """A short video whose container is whole: only decoding finds out that it is damaged."""
+    noise = np.random.default_rng(1).integers(0, 255, (9, 48, 64, 3), np.uint8)
+    write_video(path, list(noise), Look(options=(("movflags", "faststart"),)))
+    content = bytearray(path.read_bytes())
+    start = len(content) // 4
+    content[start : start + len(content) // 2] = bytes(len(content) // 2)
+    path.write_bytes(content)
+    return path
+
+
 def frame_numbers(pixels: np.ndarray) -> list[int]:
     """Which frames of a ramp these are, by their mean grey."""
     return [round((float(frame.mean()) - 20) / 2) for frame in pixels]

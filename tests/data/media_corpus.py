@@ -17,6 +17,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.stream import Disposition
 from PIL import Image
 
 from tests.data.media import Look, grey_frames, ramp, write_ramp, write_video
@@ -223,6 +224,27 @@ def _with_sound(num_frames: int, sound_s: float, num_streams: int = 1) -> Make:
     return write
 
 
+def _with_cover(path: Path) -> None:
+    """Music with its cover, which players show as a picture."""
+    with av.open(str(path), "w") as container:
+        sound: Any = container.add_stream("aac", rate=8000)
+        cover: Any = container.add_stream("mjpeg", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
+        cover.disposition = Disposition.attached_pic
+        picture = np.zeros((48, 64, 3), np.uint8)
+        container.mux(cover.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(cover.encode())
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        frame.sample_rate, frame.pts = 8000, 0
+        container.mux(sound.encode(frame))
+        container.mux(sound.encode())
+
+
+def _says_any_still(content: bytearray) -> None:
+    """The brand of a still of any coding, as some programs write it."""
+    content[8:12] = b"mif1"
+
+
 def _no_frames(path: Path) -> None:
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("libx264", rate=16)
@@ -308,6 +330,8 @@ def _cut_picture(kind: str, share: float) -> Make:
     return _content(buffer.getvalue()[: int(buffer.tell() * share)])
 
 
+_LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
+_HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(999)
 _A20 = "20f@16 → 20f@16 → 17"
 _FAST = (("movflags", "faststart"),)
 _NO_VIDEO = "no video or picture of a known format"
@@ -353,6 +377,8 @@ DAMAGED = (
     _bad("text.mp4", "M2", _content("this is no video\n" * 99), _NO_VIDEO),
     _bad("page.mp4", "M2", _content("<!DOCTYPE html><html>404</html>" * 9), _NO_VIDEO),
     _bad("archive.mp4", "M2", _content(b"PK\3\4" + bytes(range(256)) * 9), _NO_VIDEO),
+    _bad("pointer.mp4", "M2", _content(_LFS_POINTER), "a pointer of Git LFS .* git lfs pull"),
+    _bad("pointer.jpg", "M2", _content(_LFS_POINTER), "a pointer of Git LFS"),
     _bad("random.mp4", "M2", _content(np.random.default_rng(1).bytes(5000)), "video"),
     _bad("no-frames.mp4", "M2", _no_frames, "no frames|no video"),
     _bad("unfinished.mp4", "M2", _changed(_without_moov, _ramp(20)), r"its index \(moov\)"),
@@ -406,6 +432,16 @@ LENGTH = (
         span=(1.0, 3.5),
     ),
     _kept("past-end.mkv", "M4", _ramp(60), "64x48x17", "28f@16", range(32, 49), span=(2.0, 9.0)),
+    _kept("quick.mkv", "M4", _ramp(99, fps=Fraction(1000)), "64x48x1", "99f@1000 → 1f@16", [0]),
+    _kept(
+        "quick-span.mkv",
+        "M4",
+        _ramp(99, fps=Fraction(1000)),
+        "64x48x1",
+        "50f@1000 → 1f@16",
+        [30],
+        span=(0.03, 0.08),
+    ),
     _bad("after.mp4", "M4", _ramp(20), "begins after the file's end", span=(5.0, 6.0)),
 )
 
@@ -448,6 +484,7 @@ _VARIABLE_SHOWN = [
 
 CLOCKS = (
     _kept("variable.mp4", "M7", _timed(_VARIABLE_MS), "64x48x33", "40f@", _VARIABLE_SHOWN),
+    _kept("at-once.mkv", "M7", _timed([0] * 9 + [63, 125]), "64x48x1", "11f@", [0]),
     _kept("variable.mkv", "M7", _timed(_VARIABLE_MS), "64x48x33", "40f@", _VARIABLE_SHOWN),
     _kept(
         "late.mkv",
@@ -485,6 +522,7 @@ CLOCKS = (
     _kept("long-sound.mkv", "M10", _with_sound(20, 5.0), "64x48x17", _A20),
     _kept("two-sounds.ts", "M10", _with_sound(20, 1.0, 2), "64x48x17", _A20),
     _kept("two-videos.mkv", "M10", _two_videos, "64x48x17", _A20),
+    _bad("album.mp4", "M10", _with_cover, "only audio and a cover picture"),
     _bad("sound.mp4", "M10", _with_sound(0, 1.0), "it holds no video, only audio"),
 )
 
@@ -533,6 +571,16 @@ KINDS = (
     _kept("scan.tif", "M9", _picture("TIFF"), "64x48x1", "1f", [STILL]),
     _kept("still.webp", "M9", _picture("WEBP"), "64x48x1", "1f", [STILL]),
     _kept("still.avif", "M9", _picture("AVIF"), "64x48x1", "1f", [STILL]),
+    _kept(
+        "any-still.avif",
+        "M9",
+        _changed(_says_any_still, _picture("AVIF")),
+        "64x48x1",
+        "1f",
+        [STILL],
+    ),
+    _bad("phone.heic", "M9", _content(_HEIC), "a HEIC picture, .* save it as JPEG or PNG"),
+    _bad("phone.jpg", "M9", _content(_HEIC), "a HEIC picture"),
     _kept("still.bmp", "M9", _picture("BMP"), "64x48x1", "1f", [STILL]),
     _kept("still.gif", "M9", _picture("GIF", "P"), "64x48x1", "1f", [STILL]),
     _kept("misnamed.jpg", "M9", _picture("PNG"), "64x48x1", "1f", [STILL]),

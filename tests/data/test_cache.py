@@ -8,7 +8,7 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data import atomic_file
-from arachne.data.cache import LatentCache, check_cache, text_key, video_key
+from arachne.data.cache import DamagedArrayError, LatentCache, check_cache, text_key, video_key
 
 SHAPE = Bucket(width=64, height=48, frames=17)
 KEY = video_key("ab" * 32, None, SHAPE, 16.0, "dct-1")
@@ -79,6 +79,18 @@ def test_each_flipped_byte_is_found(cache: LatentCache) -> None:
 def test_a_missing_array_is_told_from_a_damaged_one(cache: LatentCache) -> None:
     with pytest.raises(DataError, match=r"no cached array .*; train again to encode it"):
         cache.get(KEY)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_an_array_keeps_nobody_waiting(cache: LatentCache) -> None:
+    path = cache.path_of(KEY)
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert not cache.has(KEY)
+    with pytest.raises(DamagedArrayError):
+        cache.get(KEY)
+    cache.put(KEY, np.ones(3))
+    assert np.array_equal(cache.get(KEY), np.ones(3))
 
 
 def test_a_file_of_another_key_is_not_taken(cache: LatentCache) -> None:

@@ -22,6 +22,11 @@ from arachne.data.layouts import read_clips
         ),
         ({"captions.tsv": "a.mp4\tx"}, r"holds no clip; 'captions\.tsv' is there, but only \.csv"),
         ({"clips.zip": "PK"}, r"holds no clip; 'clips\.zip' is an archive, .*: unpack it"),
+        (
+            {"train/00000.tar": ""},
+            r"holds no clip; 'train/00000\.tar' is a shard: name '.*/train' as the dataset$",
+        ),
+        ({"a.mp4": "", "a.TXT": "x"}, r"'a\.TXT' is there, but captions .* from \.txt, or set"),
         ({"readme.md": ""}, r"holds no clip; add metadata\.csv with columns video and caption"),
         (
             {"train/a.mp4": "", "train/metadata.csv": "video,caption\na.mp4,x\n"},

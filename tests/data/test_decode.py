@@ -347,6 +347,17 @@ def test_frames_are_counted_where_decoding_comes_to_the_end(
     assert np.array_equal(pixels, alone)
 
 
+def test_each_frame_of_a_camera_of_a_thousand_a_second_is_counted(tmp_path: Path) -> None:
+    path = write_ramp(tmp_path / "a.mp4", 99, Look(fps=Fraction(1000)))
+    one = Bucket(width=64, height=48, frames=1)
+    found: list[int] = []
+    decode_clip(path, None, one, 16.0, tell_count=found.append, is_counted=True)
+    span = TimeSpan(start_s=0.03, end_s=0.08)
+    decode_clip(path, span, one, 16.0, tell_count=found.append, is_counted=True)
+    assert found == [99, 50]
+    assert probe.probe(path, span).num_frames == 50
+
+
 def test_damaged_packets_are_refused_and_not_trained(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     noise = [rng.integers(0, 255, (48, 64, 3), np.uint8) for _ in range(40)]

@@ -139,11 +139,47 @@ def test_a_footer_that_ends_the_process_is_damaged_and_another_process_looks_at_
 ) -> None:
     with monkeypatch.context() as patched:
         _looks_with(
-            tmp_path, patched, "head -c 9 >/dev/null; echo terminate called >&2; kill -ABRT $$"
+            tmp_path,
+            patched,
+            "printf r; head -c 9 >/dev/null; echo terminate called >&2; kill -ABRT $$",
         )
         with pytest.raises(DataError, match=r"x\.parquet cannot be read as Parquet: its footer is"):
             check_footer(table, "x.parquet")
     check_footer(table, "x.parquet")
+
+
+def test_a_process_that_cannot_start_says_nothing_about_a_footer(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        _looks_with(tmp_path, patched, "exit 1")
+        with pytest.raises(DataError, match=r"^no process can be started that looks at Parquet"):
+            check_footer(table, "x.parquet")
+    check_footer(table, "x.parquet")
+
+
+def test_nothing_of_the_folder_that_the_user_stands_in_is_run(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pyarrow", "io", "json", "select"):
+        (tmp_path / f"{name}.py").write_text("open('was_run', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    check_footer(table, "x.parquet")
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize("num_bytes", [2**30, 2**32 - 1])
+def test_a_footer_that_takes_the_memory_is_refused(tmp_path: Path, num_bytes: int) -> None:
+    path = tmp_path / "x.parquet"
+    with path.open("wb") as file:
+        file.truncate(num_bytes + 8)  # holes, which take no room
+        file.seek(0, 2)
+        file.write(num_bytes.to_bytes(4, "little") + b"PAR1")
+    words = r"its footer has [14]\.\d+ GB, and at most 134 MB are read"
+    with pytest.raises(DataError, match=words):
+        check_footer(path, "x.parquet")
+    with pytest.raises(DataError, match=words):
+        read_parquet(path, "x.parquet", lambda _: True)
 
 
 def test_a_look_that_never_ends_is_ended_and_another_process_looks_at_the_next(

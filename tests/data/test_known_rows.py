@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from arachne.core.clip import Clip, TimeSpan
 from arachne.core.families import WAN
 from arachne.core.ledger import LedgerRow
 from arachne.data import inspect as data_inspect
+from arachne.data import known_rows
 from arachne.data.extraction import Extraction
 from arachne.data.inspect import inspect_clips
 from arachne.data.known_rows import current_stamps, replaced_paths
@@ -166,6 +168,56 @@ def test_files_are_replaced_whose_bytes_are_others_also_in_a_shard(root):
     assert replaced_paths(root, rows) == {"x.tar/d.mp4"}
     unknown = [replace(row, stamp="") for row in rows]
     assert replaced_paths(root, unknown) == frozenset()
+
+
+def replace_in_disguise(path: Path) -> None:
+    """By a file of other content, of the same size and modification time."""
+    stat = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+
+
+def test_a_file_that_was_replaced_by_one_of_its_size_and_time_is_noticed(root):
+    rows = inspected(root)
+    replace_in_disguise(root / "a.mp4")
+    shutil.copy2(root / "b.mp4", root / "copy")
+    (root / "copy").replace(root / "b.mp4")
+    assert replaced_paths(root, rows) == {"a.mp4"}
+    replace_in_disguise(root / "x.tar")  # within the zeros behind its last member
+    assert replaced_paths(root, rows) == {"a.mp4"}
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "num_read"),
+    [("_MAX_COPIES", 2, 2), ("_MAX_COPIED_BYTES", 0, 0), ("_MAX_COPIED_BYTES", 2**40, 5)],
+)
+def test_of_a_dataset_that_was_copied_no_more_is_read_than_the_bounds_say(
+    root, monkeypatch, bound, value, num_read
+):
+    rows = inspected(root)
+    for path in list(root.iterdir()):
+        shutil.copy2(path, root / "copy")
+        (root / "copy").replace(path)
+    read: list[str] = []
+    monkeypatch.setattr(known_rows, bound, value)
+    monkeypatch.setattr(known_rows, "content_of", lambda file: read.append(str(file.path)))
+    replaced_paths(root, rows)
+    assert len(read) == num_read
+
+
+def test_a_file_that_does_not_fit_the_bound_leaves_room_for_others(root, monkeypatch):
+    rows = inspected(root)
+    for path in (root / "a.mp4", root / "b.mp4"):
+        replace_in_disguise(path)
+    sizes = sorted((root / name).stat().st_size for name in ("a.mp4", "b.mp4"))
+    assert sizes[0] < sizes[1]
+    monkeypatch.setattr(known_rows, "_MAX_COPIED_BYTES", sizes[0])
+    (replaced,) = replaced_paths(root, rows)
+    assert (root / replaced).stat().st_size == sizes[0]
 
 
 def test_stamps_are_of_the_file_that_holds_a_clip(root):

@@ -60,6 +60,18 @@ def test_a_sidecar_caption_that_cannot_be_read_is_a_fault_of_its_clip(tmp_path: 
     assert (good.caption, good.fault) == ("words", "")
 
 
+@pytest.mark.parametrize("text", ["a cat".encode("utf-16-le"), b"\0\0", b"a\0b"])
+def test_a_caption_that_holds_nul_characters_is_a_fault_of_its_clip(
+    tmp_path: Path, text: bytes
+) -> None:
+    for name in ("bad", "good"):
+        (tmp_path / f"{name}.mp4").touch()
+        (tmp_path / f"{name}.txt").write_bytes(text if name == "bad" else b"words")
+    bad, good = read_clips(tmp_path, "error")
+    assert bad.fault == "its caption holds a NUL character, as UTF-16 does; save it as UTF-8"
+    assert (good.caption, good.fault) == ("words", "")
+
+
 def test_spans_are_seconds_or_clock_times(tmp_path: Path) -> None:
     _table(
         tmp_path,
@@ -85,6 +97,8 @@ def test_spans_are_seconds_or_clock_times(tmp_path: Path) -> None:
         ("video,caption,start,end\na.mp4,x,3,1\n", r"line 2 \('a.mp4'\): span"),
         ("video,caption,start,end\na.mp4,x,nan,1\n", r"line 2"),
         ("video,caption,start,end\na.mp4,x,soon,1\n", r"write seconds"),
+        ("video,caption,start,end\na.mp4,x,0,1e308\n", r"span '0' to '1e308'; write seconds"),
+        ("video,caption,start,end\na.mp4,x,0,inf\n", r"write seconds"),
         ("video,caption,start,end\na.mp4,x,1,\n", r"a start but no end"),
         ("video,caption\n", r"holds no clip"),
         ("video,caption\na.mp4,caf\xe9\n".encode("latin-1"), r"is not UTF-8"),

@@ -13,6 +13,7 @@ from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.data.inspect import rejected
 from arachne.data.manifest import read_manifest, write_manifest
+from tests.forbidden_files import forbidden
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 SPANS = st.none() | st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e6)).map(
@@ -65,6 +66,16 @@ def test_a_damaged_or_missing_manifest_is_refused(tmp_path: Path) -> None:
     write_manifest(Ledger(rows=()), path)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"manifest .* cannot be read.*; restore it"):
+        read_manifest(path)
+
+
+def test_a_manifest_that_may_not_be_read_is_not_to_be_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.parquet"
+    write_manifest(Ledger(rows=()), path)
+    refused = (
+        r"manifest\.parquet' cannot be read: Permission denied; let this user read and write it$"
+    )
+    with forbidden(path), pytest.raises(DataError, match=refused):
         read_manifest(path)
 
 

@@ -1,6 +1,7 @@
 """Tables in every accepted format, and public ones with the columns of their publication."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,21 @@ def test_panda_70m_has_a_list_of_clips_in_each_row(tmp_path: Path) -> None:
     )
 
 
+def test_a_row_that_lists_no_span_is_rejected_and_not_trained_whole(tmp_path: Path) -> None:
+    _write(tmp_path, "panda.csv", "videoID,timestamp,caption\na,[],[]\nb,,a dog\n")
+    none, whole = read_clips(tmp_path, "error")
+    assert none.fault == "panda.csv line 2 lists no span in 'timestamp'"
+    assert (whole.span, whole.fault) == (None, "")
+
+
+def test_spans_may_be_decimals(tmp_path: Path) -> None:
+    times = {"start": [Decimal("0.5")], "end": [Decimal("1.25")]}
+    table = pyarrow.table({"video": ["a.mp4"], "caption": ["x"], **times})
+    pyarrow.parquet.write_table(table, tmp_path / "metadata.parquet")
+    (clip,) = read_clips(tmp_path, "error")
+    assert clip.span == TimeSpan(start_s=0.5, end_s=1.25)
+
+
 def test_miradata_uses_the_dense_caption(tmp_path: Path) -> None:
     _media(tmp_path, "raw/000.mp4")
     _write(
@@ -199,6 +215,7 @@ def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
         ({"metadata.jsonl": "[" * 100_000}, r"line 1 is not JSON"),
         ({"metadata.json": '[{"film": "a.mp4"}]'}, r"no column for the file .* found: film"),
         ({"metadata.json": '[{"video": null, "caption": "x"}]'}, r"item 0 names no file"),
+        ({"metadata.json": '[{"video": true, "caption": "x"}]'}, r"item 0 names no file"),
         ({"metadata.json": '[{"video": "a", "caption": 7}]'}, r"has 7 as its caption"),
         ({"metadata.json": '[{"video": "a", "caption": ["x", 7]}]'}, r"must be text"),
         ({"metadata.json": '[{"video": "a", "end": true}]'}, r"write seconds"),

@@ -1,12 +1,16 @@
 """WebDataset shards: clips inside tars, read in place."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import re
 import tarfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -325,6 +329,19 @@ def test_compressed_shards_are_refused_with_the_fix(tmp_path: Path, name: str) -
     for dataset in (tmp_path, tmp_path / name):
         with pytest.raises(DataError, match=r"is compressed.* decompress it to a \.tar"):
             read_clips(dataset, "error")
+
+
+@pytest.mark.parametrize(
+    ("pack", "name"), [(gzip, "gzip"), (bz2, "bzip2"), (lzma, "xz")], ids=["gz", "bz2", "xz"]
+)
+def test_a_compressed_shard_that_does_not_say_so_is_rejected_with_the_fix(
+    tmp_path: Path, pack: Any, name: str
+) -> None:
+    (tmp_path / "a.tar").write_bytes(pack.compress(bytes(10240)))
+    (row,) = _inspect(tmp_path).rows
+    assert row.reason == (
+        f"the shard cannot be read to its end: it is compressed by {name}; decompress it"
+    )
 
 
 @settings(

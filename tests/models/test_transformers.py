@@ -130,7 +130,9 @@ def test_a_model_in_float64_loads_unrounded(tmp_path, name):
     for key, parameter in model.module.named_parameters():
         assert torch.equal(loaded.module.get_parameter(key), parameter), key
     with torch.no_grad():
-        assert torch.equal(loaded.predict(*inputs), model.predict(*inputs))
+        found, needed = loaded.predict(*inputs), model.predict(*inputs)
+    # Kernels may round by where in memory the weights lie.
+    torch.testing.assert_close(found, needed, rtol=1e-13, atol=1e-13)
 
 
 @every_family

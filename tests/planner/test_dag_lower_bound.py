@@ -6,6 +6,7 @@ from arachne.core.batch import Batch
 from arachne.core.errors import InfeasibleError
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.problem import PlanningProblem
+from arachne.planner.tree import plan_arachne
 from tests.planner.dag_problems import EncoderCosts, dag_problem, encoded
 from tests.planner.problems import batch_of
 
@@ -109,3 +110,13 @@ def test_an_encoder_that_fits_nowhere_is_named_with_its_clip_and_step():
         ".*encode before step 1",
     ):
         lower_bound_s(problem)
+
+
+@pytest.mark.parametrize("speeds", [(0.3, 1.0, 1.0, 0.3, 1.0), (1.0, 0.5, 1.0, 1.0, 1.0)])
+def test_in_an_odd_world_blocks_from_both_ends_count_too(speeds: tuple[float, ...]):
+    # The fast GPUs side by side are in no aligned block of their number.
+    batch = encoded(batch_of(LONG), ("text",))
+    problem = dag_problem(batch, 5, EncoderCosts(speeds=speeds), iterations=2000)
+    plan = plan_arachne(problem)
+    assert any(launch.gpus not in problem.blocks[launch.degree] for launch in plan.launches)
+    assert lower_bound_s(problem) <= plan.makespan_s * (1.0 + 1e-9)

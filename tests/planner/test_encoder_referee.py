@@ -3,7 +3,7 @@
 The slow test runs 600 of each kind, or those that ARACHNE_INSTANCES names (`0:150`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from random import Random
 from statistics import fmean
@@ -76,10 +76,12 @@ class ShapeCosts(LaunchCosts):
         return self.speeds[gpu]
 
 
-def tiny_problem(seed: int, *, stack_tokens: int) -> PlanningProblem:
+def tiny_problem(
+    seed: int, *, stack_tokens: int, worlds: tuple[int, ...] = (1, 2, 3, 4)
+) -> PlanningProblem:
     """One to three clips on one to four GPUs, some partly cached; sometimes the next step's too."""
     rng = Random(seed)
-    num_gpus = rng.choice((1, 2, 3, 4))
+    num_gpus = rng.choice(worlds)
     shapes = [Bucket(width=16 * (i + 1), height=16, frames=1) for i in range(rng.randint(1, 3))]
     needs: list[tuple[Encoder, ...]] = [(), ("vae",), ("text",), ("vae", "text")]
 
@@ -148,6 +150,25 @@ def test_plans_of_tiny_steps_are_as_short_as_any(seeds: range, stack_tokens: int
 
     assert exp(fmean(map(log, ratios))) <= 1.005
     assert max(ratios) <= worst, ratios.index(max(ratios))
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(12), pytest.param(instances(200), marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
+def test_in_an_odd_world_encoders_and_training_use_blocks_from_both_ends(seeds: range):
+    ratios: list[float] = []
+    for seed in seeds:
+        problem = tiny_problem(seed, stack_tokens=0, worlds=(5,))
+        problem = replace(problem, next_batch=None)  # trying everything takes too long with it
+        try:
+            plan = plan_arachne(problem)
+        except InfeasibleError:
+            continue
+        check_dag(plan, problem)
+        ratios.append(plan.makespan_s / shortest_s(problem))
+    assert exp(fmean(map(log, ratios))) <= 1.005
+    assert max(ratios) <= 1.03, ratios.index(max(ratios))
 
 
 def test_trying_everything_finds_a_plan_worked_out_by_hand():

@@ -56,6 +56,16 @@ def test_without_barriers_plans_are_valid_and_no_longer():
             assert plan.makespan_s <= theirs_s * (1.0 + 1e-12)
 
 
+@pytest.mark.parametrize("seed", [135, 184, 196])
+def test_a_start_may_lie_on_blocks_that_the_search_does_not_try(seed: int):
+    """With encoders in odd worlds, which are planned on aligned blocks alone."""
+    problem = random_dag_problem(Random(seed), iterations=400)
+    tried = {gpus for blocks in problem.blocks.values() for gpus in blocks}
+    used = {launch.gpus for plan in peer_plans(problem, "test") for launch in plan.launches}
+    assert used - tried
+    check_dag(plan_arachne(problem), problem)
+
+
 def test_groups_that_are_no_blocks_are_left_out():
     # fcp gives the long video three GPUs; there are only blocks of one, two and four.
     problem = PlanningProblem(

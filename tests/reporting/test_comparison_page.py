@@ -7,7 +7,7 @@ from dataclasses import replace
 from arachne.core.bucket import Bucket
 from arachne.reporting.comparison_page import DrawnStep, render_comparison
 from arachne.reporting.modelled_trace import modelled_trace
-from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, failures
+from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, notes
 from tests.reporting.made_runs import HOSTILE, made_batch, made_plan
 
 GOOD = PlannerFigures(
@@ -41,7 +41,14 @@ def test_figures_read_in_the_order_of_the_columns():
 
 def test_a_planner_without_a_plan_has_dashes_and_a_reason():
     assert set(cells(FAILED)) == {"–"}
-    assert failures([GOOD, FAILED]) == [f"lb_mini: {FAILED.failure}"]
+    assert notes([GOOD, FAILED]) == [f"lb_mini: {FAILED.failure}"]
+
+
+def test_planners_below_the_bound_are_named_with_what_it_holds_for():
+    below = replace(GOOD, name="fcp", bound_geomean=0.98)
+    rounded = replace(GOOD, name="exact", bound_geomean=0.9999)
+    (line,) = notes([GOOD, below, rounded])
+    assert line.startswith("below 1 × bound: fcp; the bound holds within the memory cap and for ")
 
 
 def drawn_page(lengths_s: dict[str, float]) -> tuple[str, dict]:

@@ -1,6 +1,7 @@
 """JSON Lines files survive a killed run."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from arachne.core.errors import DataError
 from arachne.core.strict_json import to_json
-from arachne.reporting.json_lines import append_line, read_json_lines, steps_in
+from arachne.reporting.json_lines import append_line, keep_lines, read_json_lines, steps_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,29 @@ def test_a_missing_file_holds_nothing_and_a_folder_is_an_error(tmp_path: Path):
     assert steps_in(tmp_path / "none.jsonl") == ()
     with pytest.raises(DataError, match="cannot read"):
         read_json_lines(tmp_path, Row)
+
+
+@pytest.mark.timeout(60)
+def test_a_line_that_takes_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "metrics.jsonl"
+    append_line(path, to_json(Row(step=1, text="")))
+    with path.open("ab") as file:
+        file.truncate(2**37)  # a hole, which takes no room
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2 has more than 67\.1 MB, which no"):
+        read_json_lines(path, Row)
+    with pytest.raises(DataError, match="line 2 has more than"):
+        keep_lines(path, lambda step, kind: True)
+    assert steps_in(path) == ()
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_beside_a_file_whose_lines_are_dropped_keeps_nobody_waiting(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    append_line(path, '{"step": 1}')
+    append_line(path, '{"step": 2}')
+    os.mkfifo(tmp_path / "metrics.jsonl.partial")
+    keep_lines(path, lambda step, kind: step < 2)
+    assert path.read_text() == '{"step": 1}\n'
 
 
 def test_text_stays_one_line_whatever_it_holds(tmp_path: Path):

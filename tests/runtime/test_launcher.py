@@ -7,13 +7,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from arachne.core.errors import ConfigError, DataError, LostRankError
+from arachne.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    Interrupted,
+    LostRankError,
+)
 from arachne.runtime import launcher
 from arachne.runtime.launcher import run_ranks
 from tests.runtime.rank_groups import all_end, children
@@ -196,22 +204,62 @@ def wait_for_signal(world, number, folder):
     seen = threading.Event()
     signal.signal(number, lambda *_: seen.set())
     (folder / str(world.rank)).touch()
-    assert seen.wait(8.0), "no signal came"
+    assert seen.wait(30.0), "no signal came"
     return "heard"
+
+
+@contextmanager
+def sent_when_two_wait(number: int, folder: Path) -> Iterator[None]:
+    """Send this process a signal once two ranks have left a file in a folder."""
+
+    def send() -> None:
+        while len(list(folder.iterdir())) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.join()
+
+
+def fail_after_signal(world, error, folder):
+    seen = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: seen.set())
+    (folder / str(world.rank)).touch()
+    assert seen.wait(30.0), "no signal came"
+    if world.rank == 1:
+        raise error
+    while True:
+        meet()
+
+
+@pytest.mark.parametrize("error", [CheckpointError("nothing was saved"), ValueError("our bug")])
+def test_what_fails_after_a_signal_is_told(error: Exception, tmp_path: Path):
+    kind = RuntimeError if isinstance(error, ValueError) else type(error)
+    with sent_when_two_wait(signal.SIGTERM, tmp_path), pytest.raises(kind, match=str(error)):
+        run_ranks(2, fail_after_signal, (error, tmp_path), timeout_s=LONG_S)
+
+
+def end_by_signal(world, folder):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    (folder / str(world.rank)).touch()
+    while True:
+        meet()
+
+
+def test_ranks_that_a_signal_ended_were_interrupted(tmp_path: Path):
+    with sent_when_two_wait(signal.SIGTERM, tmp_path), pytest.raises(Interrupted):
+        run_ranks(2, end_by_signal, (tmp_path,), timeout_s=LONG_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_passed_on_and_the_ranks_decide(number, tmp_path: Path):
-    def send() -> None:
-        while len(list(tmp_path.iterdir())) < 2:
-            time.sleep(0.01)
-        os.kill(os.getpid(), number)
-
     before = signal.getsignal(number)
-    sender = threading.Thread(target=send)
-    sender.start()
-    assert run_ranks(2, wait_for_signal, (number, tmp_path)) == ["heard", "heard"]
-    sender.join()
+    with sent_when_two_wait(number, tmp_path):
+        assert run_ranks(2, wait_for_signal, (number, tmp_path)) == ["heard", "heard"]
     assert signal.getsignal(number) is before
 
 

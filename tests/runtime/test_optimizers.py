@@ -264,6 +264,15 @@ class CountsByGradient(torch.optim.SGD):
         return super().step(closure)
 
 
+class RemembersInfinity(torch.optim.SGD):
+    """Keeps a number that no JSON can hold."""
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["best"] = float("inf")
+        return super().step(closure)
+
+
 class OnlyFloat32(torch.optim.SGD):
     """Does not update tensors of other types."""
 
@@ -285,6 +294,7 @@ def test_a_class_without_weight_decay_is_refused_where_some_parameters_are_to_ha
     [
         (f"{__name__}.ChangesItself", {}, False, "changes its own settings"),
         (f"{__name__}.CountsByGradient", {}, False, "a number for each tensor that depends on"),
+        (f"{__name__}.RemembersInfinity", {}, False, "keeps 'best', which is inf"),
         ("torch.optim.Sgd", {}, False, "'torch.optim.Sgd' cannot be imported"),
         ("no_such_package.Lion", {}, False, "'no_such_package.Lion' cannot be imported"),
         ("torch.optim", {}, False, "'torch.optim' is a module, no class; name a class such as"),

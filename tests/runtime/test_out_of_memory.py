@@ -163,4 +163,7 @@ def test_what_says_that_memory_is_full():
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**60)
     assert is_out_of_memory(error.value)
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"))
+    cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    assert is_out_of_memory(RuntimeError(cublas))
     assert not is_out_of_memory(RuntimeError("shapes do not match"))

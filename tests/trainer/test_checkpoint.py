@@ -1,6 +1,7 @@
 import functools
 import hashlib
 import json
+import os
 import pkgutil
 import shutil
 from itertools import pairwise
@@ -15,6 +16,7 @@ from arachne.core.errors import CheckpointError
 from arachne.trainer.checkpoint import Keep, commit, prune, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState, sha256_of
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest, verified
+from tests.forbidden_files import forbidden
 
 KINDS = ("master", "exp_avg", "exp_avg_sq")
 SHAPES = {"blocks.0.w": (3, 5), "blocks.0.b": (5,), "scale": (), "head.w": (2, 3, 2)}
@@ -48,7 +50,7 @@ def _state(step, world_size):
         seed=11,
         world_size=world_size,
         config_json='{"run": {"steps": 5}}',
-        losses=(1.5, 1.25),
+        losses=(1.5, 1.25)[: step - 1],
         cluster_json='{"name": "cpu"}',
     )
 
@@ -149,6 +151,11 @@ def _truncate(path):
     path.write_bytes(path.read_bytes()[:-5])
 
 
+def _replace_by_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("damage", "file", "message"),
     [
@@ -157,6 +164,8 @@ def _truncate(path):
         (lambda path: path.unlink(), "index.json", "index.json is missing"),
         (lambda path: path.unlink(), "index.json.sha256", "index.json.sha256 is missing"),
         (_truncate, "index.json", "index.json is damaged"),
+        (_replace_by_pipe, "index.json.sha256", "index.json.sha256 is no file"),
+        (_replace_by_pipe, "shard-00000.safetensors", "is no file; it held blocks.0.b"),
     ],
 )
 def test_truncated_and_deleted_files_are_passed_over(tmp_path, damage, file, message):
@@ -180,6 +189,22 @@ def test_a_partial_checkpoint_is_never_read(tmp_path):
     for rank, chunks in enumerate(_chunks_of(2, (0.5,))):
         write_shard(tmp_path, 2, rank, chunks)
     assert newest(tmp_path, _never).name == "step-000001"
+
+
+@pytest.mark.timeout(20)
+def test_what_lies_under_a_name_to_be_written_goes_first(tmp_path):
+    """A pipe would wait for a reader, and a file may have a second name."""
+    whole = _save(tmp_path, 1)
+    before = (whole / "shard-00000.safetensors").read_bytes()
+    partial = tmp_path / "checkpoints" / "step-000002.partial"
+    partial.mkdir()
+    os.link(whole / "shard-00000.safetensors", partial / "shard-00000.safetensors")
+    for name in ("shard-00001.safetensors", "shard-00000.json", "index.json", "index.json.sha256"):
+        os.mkfifo(partial / name)
+    _save(tmp_path, 2)
+    assert (whole / "shard-00000.safetensors").read_bytes() == before
+    verified(whole)
+    verified(tmp_path / "checkpoints" / "step-000002")
 
 
 def test_what_an_earlier_crash_left_is_overwritten(tmp_path):
@@ -331,6 +356,19 @@ def test_a_full_disk_is_one_line_with_the_folder(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left") as caught:
         write_shard(tmp_path, 3, 0, [])
     assert "step-000003.partial" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "stand"), [(0o500, "earlier checkpoints"), (0, "checkpoints that are there")]
+)
+def test_a_checkpoint_that_this_user_may_not_write_asks_for_no_space(tmp_path, mode, stand):
+    root = _save(tmp_path, 3).parent
+    refused = (
+        rf"step-000004\.partial' cannot be written: Permission denied; {stand} are untouched; "
+    )
+    with forbidden(root, mode), pytest.raises(CheckpointError, match=refused) as caught:
+        write_shard(tmp_path, 4, 0, [])
+    assert str(caught.value).endswith("; let this user read and write it, then go on with --resume")
 
 
 def test_the_index_hash_is_what_sha256sum_reads(tmp_path):

@@ -112,8 +112,14 @@ def test_a_ledger_whose_settings_plan_or_cluster_cannot_be_read_is_passed_over(r
     ("change", "message"),
     [
         ({"numbers": {"step": 1e308}}, r"impossible value step is 1e\+308"),
-        ({"numbers": {"step": -5.0}}, r"impossible value the optimizer's step is -5\.0"),
-        ({"numbers": {"step": 2.5}}, r"impossible value the optimizer's step is 2\.5"),
+        ({"numbers": {"step": -5.0}}, r"its optimizer counts -5\.0 updates"),
+        ({"numbers": {"step": 2.5}}, r"its optimizer counts 2\.5 updates"),
+        (
+            {"numbers": {"step": 77.0}, "num_updates": 2},
+            r"its optimizer counts 77\.0 updates, and it has 2",
+        ),
+        ({"losses": [1.0] * 3, "num_updates": 2}, "impossible value 3 losses of 2 updates"),
+        ({"clips": {"num_clips": -5, "sha256": ""}}, "impossible value -5 clips"),
         ({"seed": 7}, "its seed is 7, but 0 in its settings"),
     ],
 )
@@ -124,3 +130,11 @@ def test_numbers_that_no_run_wrote_are_passed_over(run_dir, tmp_path, change, me
     with pytest.raises(CheckpointError, match=message):
         loadable(path)
     assert newest(run_dir, lambda _: None, check=loadable).name == "step-000020"
+
+
+def test_optimizers_of_others_count_as_they_like(run_dir, tmp_path):
+    config = changed(tiny_config(tmp_path, tmp_path), "run", seed=0)
+    config = to_json(changed(config, "optimizer", name="torch.optim.Adamax"))
+    numbers = {"step": -0.5}
+    path = edited(run_dir, lambda index: index["state"].update(config_json=config, numbers=numbers))
+    assert loadable(path).state.numbers == numbers

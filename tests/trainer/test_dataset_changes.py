@@ -9,6 +9,7 @@ from arachne.data.manifest import read_manifest
 from arachne.reporting.run_files import MANIFEST
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset_changes import dataset_changes_text, replaced_files
+from tests.forbidden_files import forbidden
 from tests.trainer.tiny_runs import make_clips, tiny_config, with_manifest, write_captions
 
 NAMES = ["a.mp4", "b.mp4", "c.mp4", "d.mp4", "e.png", "f.png"]
@@ -48,6 +49,14 @@ def test_another_caption_is_said(config):
 def test_a_dataset_that_cannot_be_listed_is_said_and_no_error(config):
     (Path(config.data.path) / "metadata.csv").write_text("")
     assert said(config).startswith("the dataset cannot be listed any more (")
+
+
+def test_a_dataset_that_may_not_be_read_is_said_and_no_error(config):
+    clips = config.data.path
+    with forbidden(Path(clips)):
+        line = said(config)
+    assert line.startswith(f"the dataset cannot be listed any more (Permission denied: '{clips}")
+    assert line.endswith("--rescan takes those that are there now")
 
 
 def test_a_file_with_other_content_is_said_and_one_that_was_only_copied_or_touched_is_not(config):

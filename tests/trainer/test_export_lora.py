@@ -66,6 +66,15 @@ def error(found, needed):
     return float((found - needed).norm() / needed.norm())
 
 
+def test_a_folder_beside_the_export_is_left_alone(tmp_path, config):
+    other = tmp_path / "out.partial"
+    other.mkdir()
+    (other / "mine.txt").write_text("")
+    exported(config, tmp_path / "out", to="comfyui", what="lora")
+    assert (other / "mine.txt").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.partial"]
+
+
 @pytest.mark.parametrize("use_dora", [False, True])
 def test_diffusers_own_loader_gives_the_trained_models_output(clips, tmp_path, config, use_dora):
     if use_dora:

@@ -1,10 +1,12 @@
 """Runs in which a rank runs out of memory: the step is skipped, or the run ends and says what to
 plan with; both are known to the planner from then on, also after the run was resumed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,7 +23,7 @@ from arachne.cost.model import CostModel
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.progress import Unwatched
 from arachne.runtime.world import World
-from arachne.trainer import step, validation
+from arachne.trainer import cluster_choice, memory_reports, step, validation
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 from arachne.trainer.memory_reports import (
@@ -30,14 +32,35 @@ from arachne.trainer.memory_reports import (
     RaisedReserves,
     memory_report,
     still_fits,
+    told_if_full,
 )
 from arachne.trainer.planning import PlanRequest, plan_batch
 from tests.cost.test_model import COSTS
+from tests.forbidden_files import forbidden
 from tests.planner.problems import batch_of
-from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
+from tests.trainer.test_exact_resume import at_the_end
+from tests.trainer.tiny_runs import (
+    NUM_CLIPS,
+    changed,
+    tiny_config,
+    tiny_session,
+    with_manifest,
+)
 
 CULPRIT = 1
 FULL_STEP = 2
+PATIENCE_S = 300.0
+
+
+def test_a_report_that_may_not_be_read_is_named_with_what_helps(tmp_path):
+    path = tmp_path / "out-of-memory-1-launch-0.json"
+    path.write_text("{}")
+    refused = (
+        rf"report '{path}' cannot be read: Permission denied; let this user read and write it, or "
+        "delete it, and plans count on what the model predicts"
+    )
+    with forbidden(path), pytest.raises(DataError, match=refused):
+        memory_reports._read(path)  # pyright: ignore[reportPrivateUsage]
 
 
 class FullIn(Unwatched):
@@ -140,6 +163,112 @@ def test_inside_a_launch_the_run_ends_with_a_report_and_is_resumed_with_a_raised
         assert all(each.outcome.is_updated for each in heard.reports)
 
 
+class FullInLaunch(Unwatched):
+    """Memory is full in one step, at the third collective of launches whose text has some words."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+        self._launches: set[int] = set()
+        self._launch: int | None = None
+        self._left = 2
+
+    def begin_step(self, step: int, launch_texts: Mapping[int, str]) -> None:
+        if step == FULL_STEP:
+            self._launches = {i for i, text in launch_texts.items() if self._words in text}
+
+    def change(self, activity: str, launch: int | None = None, *, is_waiting: bool = False) -> None:
+        self._launch = launch
+
+    def issued(self, operation: str, ranks: tuple[int, ...]) -> None:
+        self._left -= self._launch in self._launches
+        if self._left < 0:
+            raise torch.OutOfMemoryError("planted")
+
+
+def run_where_the_longest_just_fit(
+    world: World, config: RunConfig, is_full: bool, resume: bool
+) -> list[PlacedPlan]:
+    """The plans of a run on devices on which the longest clips just fit, nothing recomputed."""
+    with tiny_session(world, config) as (session, heard):
+        cluster = _cluster(session)
+        costs = session.costs(cluster)
+        batch = session.step_batch(0).batch
+        longest = max(batch.clips, key=lambda clip: clip.num_tokens)
+        cascade = Cascade(
+            module="dit", slots=(0,), bucket=longest.bucket, num_tokens=longest.num_tokens
+        )
+        use = replace(costs, state=replace(costs.state, raised_reserves=())).memory_in(
+            WHOLE, cascade, world.size
+        )
+        device = replace(cluster.device, memory_bytes=use.total)
+        cluster_choice.load_cluster = lambda name: replace(cluster, device=device)
+        if is_full:
+            session.recorder.progress = FullInLaunch(f"dit of {longest.bucket}")
+        train(session, heard.listener, resume=resume)
+    return [report.plan for report in heard.reports]
+
+
+def with_patient_planner(config: RunConfig) -> RunConfig:
+    """Every launch is on all ranks, also where the planner takes its time."""
+    return changed(config, "planner", name="static_sp", timeout_s=PATIENCE_S)
+
+
+@pytest.mark.distributed
+def test_a_resumed_run_computes_twice_what_had_no_memory_and_has_the_same_weights(clips, tmp_path):
+    config = tiny_config(clips, tmp_path / "run", steps=4, batch=NUM_CLIPS)
+    config = changed(with_patient_planner(config), "checkpoint", every=1)
+    whole = changed(with_manifest(config), "run", dir=str(tmp_path / "whole"))
+    with_manifest(whole)
+    expected = run_ranks(
+        2, run_where_the_longest_just_fit, (whole, False, False), timeout_s=PATIENCE_S
+    )[0]
+    with pytest.raises(RankMemoryError):
+        run_ranks(2, run_where_the_longest_just_fit, (config, True, False), timeout_s=PATIENCE_S)
+    (report,) = reports_in(config)
+    plans = run_ranks(
+        2, run_where_the_longest_just_fit, (config, False, True), timeout_s=PATIENCE_S
+    )[0]
+    assert [plan.step for plan in plans][-2:] == [FULL_STEP, FULL_STEP + 1]
+    for plan, before in zip(plans, expected[-len(plans) :], strict=True):
+        for launch, like in zip(plan.launches, before.launches, strict=True):
+            assert launch.cascade == like.cascade
+            is_raised = launch.cascade.num_tokens == report.num_tokens
+            assert (launch.mode.recompute_layers, like.mode.recompute_layers) == (is_raised, 0)
+    found, needed = (at_the_end(each, "master") for each in (config, whole))
+    assert np.linalg.norm(found - needed) <= 1e-12 * np.linalg.norm(needed)
+
+
+def run_encoding(world: World, config: RunConfig, is_full: bool, resume: bool) -> list[PlacedPlan]:
+    """The plans of a run; all ranks run out of memory in a launch that trains."""
+    with tiny_session(world, config) as (session, heard):
+        if is_full:
+            session.recorder.progress = FullInLaunch("dit of ")
+        train(session, heard.listener, resume=resume)
+    return [report.plan for report in heard.reports]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.distributed
+def test_a_run_that_encodes_in_its_steps_ends_alike_and_goes_on_to_the_same_weights(
+    clips, tmp_path
+):
+    def config_in(name: str) -> RunConfig:
+        config = tiny_config(clips, tmp_path / name, steps=4, batch=1)
+        config = changed(config, "data", encode="online", cache=str(tmp_path / f"{name} cache"))
+        return with_manifest(changed(with_patient_planner(config), "checkpoint", every=1))
+
+    whole, config = config_in("whole"), config_in("run")
+    plans = run_ranks(2, run_encoding, (whole, False, False), timeout_s=PATIENCE_S)[0]
+    assert {launch.cascade.module for launch in plans[FULL_STEP].launches} > {"dit"}
+    with pytest.raises(RankMemoryError, match=r"dit of .* on ranks 0-1\), planned with"):
+        run_ranks(2, run_encoding, (config, True, False), timeout_s=PATIENCE_S)
+    assert len(reports_in(config)) == 1
+    run_ranks(2, run_encoding, (config, False, True), timeout_s=PATIENCE_S)
+    found, needed = (at_the_end(each, "master") for each in (config, whole))
+    assert np.linalg.norm(found - needed) <= 1e-12 * np.linalg.norm(needed)
+
+
 def run_until_full_elsewhere(world: World, config: RunConfig, where: str) -> None:
     """Memory of rank 1 is full where gradients are added up, or at the held-out loss."""
 
@@ -171,6 +300,36 @@ def test_outside_of_launches_the_run_ends_with_one_line_that_says_where(config, 
         run_ranks(2, run_until_full_elsewhere, (validated, where), timeout_s=60.0)
     assert str(error.value).startswith(line)
     assert "--resume" in str(error.value)
+
+
+class NoStore:
+    """The rank that kept it has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise torch.distributed.DistNetworkError("connection closed")
+
+
+def lines_of_full_ranks(world: World) -> list[str]:
+    """What a rank ends with if all ranks run out at once: with a store, and without."""
+    lines = []
+    for each in (world, replace(world, store=cast(Any, NoStore()))):
+        with (
+            pytest.raises(RankMemoryError) as error,
+            told_if_full(each, "step 1", "draw smaller samples"),
+        ):
+            raise torch.OutOfMemoryError("planted")
+        lines.append(str(error.value))
+    return lines
+
+
+@pytest.mark.distributed
+def test_of_ranks_that_run_out_at_once_all_end_with_the_line_of_the_first():
+    with_store, without = zip(*run_ranks(3, lines_of_full_ranks), strict=True)
+    assert len(set(with_store)) == 1
+    assert [line.partition(";")[0] for line in without] == [
+        f"step 1: rank {rank} is out of memory" for rank in range(3)
+    ]
+    assert with_store[0] in without
 
 
 def tight_costs(spare: float) -> CostModel:

@@ -114,7 +114,7 @@ def trained(
     return outcome.loss, outcome.grad_norm, outcome.is_updated, encoded, told
 
 
-def test_however_many_ranks_encode_a_clip_it_trains_to_the_same_bit(config):
+def test_however_many_ranks_encode_a_clip_its_loss_is_the_same_bit_for_bit(config):
     ((alone, norm, is_updated, tiles, _),) = run_ranks(1, trained, (config, (0,), None))
     assert is_updated
     assert tiles == [0, 1, 2] * 2
@@ -126,7 +126,8 @@ def test_however_many_ranks_encode_a_clip_it_trains_to_the_same_bit(config):
         by_rank = run_ranks(world_size, trained, (config, encoding, None), timeout_s=60.0)
         assert [found[3] for found in by_rank] == parts
         for loss, norm_here, *_ in by_rank:
-            assert (loss, norm_here) == (alone, norm)
+            assert loss == alone
+            assert norm_here == pytest.approx(norm, rel=1e-14)  # summed shard by shard
 
 
 def moved(world: World, config: RunConfig) -> tuple[Any, list[str]]:

@@ -1,6 +1,7 @@
 """Saving and loading by all ranks; what fails on one rank fails on all, at once."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ def progressed_to(step: int, world_size: int = 2) -> Progressed:
     return Progressed(
         step=step, num_updates=2, losses=(1.5, 0.5), cluster=load_cluster(f"cpux{world_size}")
     )
+
+
+def without_updates(step: int) -> Progressed:
+    return replace(progressed_to(step), num_updates=0, losses=())
 
 
 def save(session: Session, progressed: Progressed) -> None:
@@ -98,11 +103,11 @@ def failing_on_one_rank(world: World, config: RunConfig, what: str, culprit: int
         setattr(module, what, fails)
         begin_s = time.monotonic()
         try:
-            load_newest(session) if what == "newest" else save(session, progressed_to(2))
+            load_newest(session) if what == "newest" else save(session, without_updates(2))
         except ArachneError as found:
             seconds = time.monotonic() - begin_s
             setattr(module, what, real)
-            save(session, progressed_to(3))  # the ranks are still in step
+            save(session, without_updates(3))  # the ranks are still in step
             return type(found).__name__, str(found), seconds
     return "nothing", "", 0.0
 

@@ -38,7 +38,7 @@ class CheckpointRow:
         step: Optimizer steps done.
         condition: `committed`, `whole` (committed, and every byte was compared), `damaged`,
             `unfinished`, `replaced` (saved once more since), `being deleted`.
-        num_bytes: Bytes of its files.
+        num_bytes: Bytes of its files; None if this user may not list them.
         written: When it was last changed, UTC, ISO 8601.
         ranks: Ranks that wrote it; None if that cannot be read.
         loss: Last loss; None if there is none, or it cannot be read.
@@ -48,7 +48,7 @@ class CheckpointRow:
     name: str
     step: int
     condition: str
-    num_bytes: int
+    num_bytes: int | None
     written: str
     ranks: int | None = None
     loss: float | None = None
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 3 if any(row.fault for row in rows) else 0
     _print_table(rows)
     if pruned:
-        freed = bytes_text(sum(row.num_bytes for row in pruned))
+        freed = bytes_text(sum(row.num_bytes or 0 for row in pruned))
         print(f"deleted {freed}: {', '.join(row.name for row in pruned)}")
     elif keep is not None:
         print("nothing to delete")
@@ -140,7 +140,7 @@ def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
 
     path = folder.path
     try:
-        num_bytes = sum(map(_num_bytes, path.iterdir()))
+        num_bytes = _total_bytes(path)
         written_s = path.stat().st_mtime
     except FileNotFoundError:
         return None
@@ -164,6 +164,15 @@ def _row(folder: "StepFolder", *, is_hashed: bool) -> CheckpointRow | None:
     )
 
 
+def _total_bytes(folder: Path) -> int | None:
+    try:
+        return sum(map(_num_bytes, folder.iterdir()))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
+
+
 def _num_bytes(file: Path) -> int:
     try:
         return file.stat().st_size
@@ -178,7 +187,7 @@ def _print_table(rows: list[CheckpointRow]) -> None:
         (
             row.name,
             row.written.removesuffix("+00:00").replace("T", " "),
-            bytes_text(row.num_bytes),
+            "" if row.num_bytes is None else bytes_text(row.num_bytes),
             "" if row.ranks is None else str(row.ranks),
             "" if row.loss is None else f"{row.loss:.4f}",
             row.fault or row.condition,

@@ -190,10 +190,10 @@ def _as_table(found: _Comparison) -> dict[str, object]:
 
 def _print(found: _Comparison) -> None:
     from arachne.reporting.epoch_figures import EPOCH_COLUMNS, epoch_cells, epoch_notes
-    from arachne.reporting.planner_figures import COLUMNS, cells, failures
+    from arachne.reporting.planner_figures import COLUMNS, cells, notes
 
     rows = {row.name: cells(row) for row in found.figures}
-    _print_rows(found.lead, "planner", COLUMNS, rows, failures(found.figures))
+    _print_rows(found.lead, "planner", COLUMNS, rows, notes(found.figures))
     if found.pipeline:
         print_line(found.pipeline.text)
     if found.epoch:

@@ -19,7 +19,7 @@ from arachne import __version__
 from arachne.cli.interruption import SAID, end_on_signals, exit_on_signals
 from arachne.core.errors import ArachneError, Interrupted
 from arachne.core.lasting_streams import LastingStream, keep_standard_streams
-from arachne.core.refused_write import FULL, refusal
+from arachne.core.refused_write import FULL, REFUSED, fix_of, refusal
 
 _DESCRIPTION = "Train text-to-video diffusion transformers on clips of every shape."
 _EXAMPLE = """example:
@@ -27,6 +27,9 @@ _EXAMPLE = """example:
   arachne inspect clips/                 what would become of every clip
   arachne train run.toml --ranks 2       train; also: torchrun --nproc-per-node 2 -m arachne …"""
 
+
+_NAME_SHOWN = 60
+"""Characters of a name that the system refuses."""
 
 _QUIET_TRACKER = "ignore:resource_tracker"
 """Python's own helper warns of the semaphores of processes that were killed, and removes them."""
@@ -44,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout, sys.stderr = before
     end_on_signals()
+    # Processes that it starts import nothing from the folder that the user stands in.
+    os.environ["PYTHONSAFEPATH"] = "1"
     codes: list[int] = []
     atexit.register(_leave, codes)  # first of all: what is registered later is done before it
     codes.append(_ended(None))
@@ -82,6 +87,15 @@ def _ended(argv: Sequence[str] | None) -> int:
         print(SAID, file=sys.stderr)
         return 130
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            shown = str(error.filename)[:_NAME_SHOWN]
+            print(f"arachne: a file's name is too long: {shown!r}…", file=sys.stderr)
+            return 2
+        if error.errno in REFUSED and error.filename is not None:
+            where = repr(str(error.filename))
+            said = f"{where} cannot be used: {refusal(error)}; {fix_of(error)}"
+            print(f"arachne: {said}", file=sys.stderr)
+            return 2
         if error.errno not in FULL:
             raise
         where = repr(error.filename) if error.filename else "a file"

@@ -127,14 +127,15 @@ def add_modelled_steps(parser: argparse.ArgumentParser, *, steps_help: str) -> N
         help="let launches pass keys and values in a ring of Ulysses groups where that is faster "
         "(default: planner.ring)",
     )
-    group.add_argument(
+    encoders = group.add_mutually_exclusive_group()
+    encoders.add_argument(
         "--encode",
         action="store_true",
         help="nothing is cached: text and video of each step's clips are encoded in that step, by "
         "the run's own encoders if data.encode is online, else by those that the family was "
         "published with",
     )
-    group.add_argument(
+    encoders.add_argument(
         "--fill",
         action="store_true",
         help="likewise, but one step ahead, so that encoding fills the idle ends of a step",
@@ -154,12 +155,6 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
         ConfigError: The run file or an option cannot work.
     """
     config = loaded_config(arguments, needs_data=arguments.clips is None, needs_model=False)
-    if missing := missing_folders(config.model):
-        print(
-            f"arachne: not here: {', '.join(missing)}; planned with the sizes of preset "
-            f"{config.model.preset!r}",
-            file=sys.stderr,
-        )
     _refuse_second_settings(arguments)
     if arguments.steps is not None:
         check_count("--steps", arguments.steps, most=_MOST_STEPS)
@@ -169,6 +164,13 @@ def modelled_config(arguments: argparse.Namespace) -> "RunConfig":
         batch = BatchSettings(clips=arguments.batch)
     elif batch.unit == "clips":
         check_count("batch.clips", batch.clips, most=_MOST_CLIPS)
+    if missing := missing_folders(config.model):
+        what = "the sizes" if "model.pretrained" in missing else "the encoders"
+        print(
+            f"arachne: not here: {', '.join(missing)}; planned with {what} of preset "
+            f"{config.model.preset!r}",
+            file=sys.stderr,
+        )
     planner, optimizer = config.planner, config.optimizer
     return replace(
         config,

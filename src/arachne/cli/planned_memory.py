@@ -219,13 +219,14 @@ def _training_advice(
     modelled: ModelledSteps, training: Cascade, launches: tuple[LaunchMemory, ...], *, subject: str
 ) -> str:
     """What lets the clip train where no number of GPUs can."""
-    from arachne.cost.fitting import fitting_text, roomier_text
+    from arachne.cost.fitting import fitting_text
+    from arachne.cost.roomier import roomier_text
 
     costs = modelled.first.costs
     widest = [each for each in launches if each.module == "dit"][-1]
     gpus = blocks(costs.cluster.num_gpus, widest.degree)[0]
     smaller = f"lower {modelled.clips.shape_settings}"
-    roomier = roomier_text(costs, training, gpus, smaller)
+    roomier = roomier_text(costs, training, gpus, smaller, max_degree=modelled.first.degree_setting)
     if fitting := fitting_text(costs, training, gpus):
         return f"{subject} {fitting}; or {roomier}"
     return roomier

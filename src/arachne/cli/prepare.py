@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from arachne.cli.run_file import add_run_file, check_data, loaded_config
-from arachne.core.errors import ConfigError
+from arachne.core.errors import ConfigError, visible
 from arachne.core.strict_json import to_json
 from arachne.core.units import bytes_text, count_text, seconds_text
 
@@ -128,7 +128,7 @@ def _check_ray() -> None:
 def _estimate_text(estimate: "Estimate") -> str:
     usable = estimate.clips["kept"] + estimate.clips["trimmed"]
     lines = (*_rejected_lines(estimate.rejected), *_replaced_lines(estimate.replaced))
-    return "".join(f"{line}\n" for line in lines) + (
+    return "".join(f"{visible(line)}\n" for line in lines) + (
         f"{count_text(usable, 'clip')} to train, {estimate.clips['rejected']} rejected\n"
         f"to make: latents of {count_text(estimate.missing_latents, 'clip')}, "
         f"{count_text(estimate.missing_texts, 'caption')}\n"
@@ -166,4 +166,4 @@ def _outcome_text(outcome: "Outcome") -> str:
         f"{count_text(outcome.made, 'array')} made, {outcome.cached:,} cached before; "
         f"{seconds_text(outcome.wall_s)}"
     )
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arachne.cli.written_file import write_file
 from arachne.core.errors import DataError
 from arachne.core.local_path import local_path
 from arachne.core.refused_write import refusal
@@ -49,15 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     data = read_report_data(run_dir)
     page_path: Path = arguments.output or run_dir / REPORT
     perfetto_path = run_dir / PERFETTO if data.traces else None
-    try:
-        page_path.write_bytes(render_report(data).encode(errors="replace"))
-        if perfetto_path is not None:
+    write_file(page_path, render_report(data), fix="choose another --output")
+    if perfetto_path is not None:
+        try:
             write_perfetto(perfetto_path, data.all_traces, data.plans)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {str(error.filename or page_path)!r}: {refusal(error)}; choose another "
-            "--output"
-        ) from error
+        except OSError as error:
+            raise DataError(f"cannot write {str(perfetto_path)!r}: {refusal(error)}") from error
     if arguments.json:
         paths = {"report": str(page_path), "perfetto": perfetto_path and str(perfetto_path)}
         print(to_json({**paths, "figures": data.headlines, "notes": data.notes}))

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -12,7 +12,8 @@ import msgspec
 import tomli_w
 
 from arachne.core.errors import CheckpointError, ConfigError, DataError
-from arachne.core.refused_write import refusal
+from arachne.core.new_file import written_aside
+from arachne.core.refused_write import fix_of, refusal_at
 from arachne.core.strict_json import from_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
@@ -76,7 +77,7 @@ def opened_run_dir(
         _check(config, run_dir, resume=resume)  # a refusal leaves no folder behind
     with locked_run_dir(run_dir, patience_s=patience_s):
         _check(config, run_dir, resume=resume)
-        with _disk_errors_named(run_dir):
+        with run_dir_errors_named(run_dir):
             if not resume:
                 for path in (*(run_dir / name for name in _STALE), *run_dir.glob(_HANG_REPORTS)):
                     delete(path)
@@ -87,9 +88,13 @@ def opened_run_dir(
             write_resolved(config, run_dir / run_files.RESOLVED_CONFIG)
         try:
             yield
-        finally:
-            with _disk_errors_named(run_dir):
+        except BaseException:
+            # No error hides the run's own: the next part gives the ledger back, or says why not.
+            with suppress(DataError, OSError):
                 give_back_ledger(ledger)
+            raise
+        with run_dir_errors_named(run_dir):
+            give_back_ledger(ledger)
 
 
 @contextmanager
@@ -105,7 +110,7 @@ def locked_run_dir(
         DataError: Something else has the name of one of a run's files.
     """
     run_files.check_kinds(run_dir, KEPT, _LOCK)
-    with _disk_errors_named(run_dir):
+    with run_dir_errors_named(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
         # Over NFS a shared lock asks for a file that can be read, and another for one to write.
         flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK  # a pipe of that name waits for nobody
@@ -150,19 +155,21 @@ def _check(config: RunConfig, run_dir: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def _disk_errors_named(run_dir: Path) -> Iterator[None]:
+def run_dir_errors_named(run_dir: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a `ConfigError` that names the run's folder and the file."""
     try:
         yield
     except OSError as error:
         raise ConfigError(
-            f"run.dir {str(run_dir)!r} cannot be written: {refusal(error)}; choose another folder"
+            f"run.dir {str(run_dir)!r} cannot be written: {refusal_at(error, run_dir)}; choose "
+            f"another folder, or {fix_of(error)}"
         ) from error
 
 
 def is_same_job(run_dir: Path, torchrun_id: str) -> bool:
     """Whether the job of torchrun that trained there last is this one; an empty name is none."""
     path = run_dir / run_files.JOB
-    return bool(torchrun_id) and path.is_file() and path.read_text("utf-8") == torchrun_id
+    return bool(torchrun_id) and path.is_file() and path.read_bytes() == torchrun_id.encode()
 
 
 def note_job(run_dir: Path, torchrun_id: str) -> None:
@@ -171,7 +178,7 @@ def note_job(run_dir: Path, torchrun_id: str) -> None:
     Raises:
         ConfigError: The folder cannot be written.
     """
-    with _disk_errors_named(run_dir):
+    with run_dir_errors_named(run_dir):
         (run_dir / run_files.JOB).write_text(torchrun_id, "utf-8")
 
 
@@ -213,12 +220,8 @@ def opened_checkpoint(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]
 
 def write_resolved(config: RunConfig, path: Path) -> None:
     """Every setting of the run, as a run file; a full disk leaves the one that was there."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
+    with written_aside(path) as partial:
         partial.write_text(tomli_w.dumps(msgspec.to_builtins(config)), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _check_same_run(config: RunConfig, run_dir: Path) -> None:

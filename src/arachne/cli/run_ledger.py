@@ -15,14 +15,18 @@ from uuid import uuid4
 
 import msgspec
 
-from arachne.cli.run_dir import has_checkpoints, locked_run_dir, write_resolved
+from arachne.cli.run_dir import (
+    has_checkpoints,
+    locked_run_dir,
+    run_dir_errors_named,
+    write_resolved,
+)
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.ledger import Ledger
-from arachne.core.refused_write import refusal
 from arachne.core.strict_toml import load_toml
 from arachne.core.units import count_text
 from arachne.data.manifest import read_manifest, write_manifest
-from arachne.reporting.run_files import MANIFEST, RESOLVED_CONFIG
+from arachne.reporting.run_files import MANIFEST, RESOLVED_CONFIG, check_kinds
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning_shape import only_bucket
 from arachne.trainer.preparation import Progress, check_usable, inspected
@@ -61,8 +65,10 @@ class CurrentLedger:
 
     @property
     def has_other_clips(self) -> bool:
-        """Whether the ledger that stood has other rows than this one, whatever their stamps are."""
-        return self.stood != self.ledger
+        """Whether other clips stood, or something else of them trained; frames that were counted
+        and stamps do not matter.
+        """
+        return self.stood is None or _trained(self.stood) != _trained(self.ledger)
 
     @property
     def has_other_stamps(self) -> bool:
@@ -128,12 +134,9 @@ def manifest_of(config: RunConfig) -> Path:
 @contextmanager
 def _alone(run_dir: Path) -> Iterator[None]:
     """A context for one process at a time; the others wait."""
-    try:
+    check_kinds(run_dir, _GATE)
+    with run_dir_errors_named(run_dir):
         gate = os.open(run_dir / _GATE, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        raise ConfigError(
-            f"run.dir {str(run_dir)!r} cannot be written: {refusal(error)}; choose another folder"
-        ) from error
     try:
         with suppress(OSError):  # a file system without locks: better unguarded than unusable
             fcntl.flock(gate, fcntl.LOCK_EX)
@@ -245,6 +248,11 @@ def _contents(ledger: Ledger) -> dict[str, str]:
     """What each file's content was, by the names of files as messages have them."""
     files = ((replace(row.clip, span=None, piece=None), row.content) for row in ledger.rows)
     return {clip.name: content for clip, content in files if content}
+
+
+def _trained(ledger: Ledger) -> list[tuple[object, ...]]:
+    """What each row says of training."""
+    return [(r.clip, r.status, r.bucket, r.num_tokens, r.content) for r in ledger.rows]
 
 
 def _stamps(ledger: Ledger) -> tuple[str, ...]:

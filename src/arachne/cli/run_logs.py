@@ -11,7 +11,7 @@ from arachne.core.batch import Batch
 from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
-from arachne.core.refused_write import refusal
+from arachne.core.refused_write import fix_of, refusal_at
 from arachne.reporting.previews import preview_of
 from arachne.reporting.run_files import (
     SHEET,
@@ -104,7 +104,9 @@ class RunLogs:
 
     def is_sampled(self, done: int) -> bool:
         """Whether an earlier part of the run drew the samples after so many steps."""
-        return (samples_dir(self._run_dir, done) / SHEET).is_file()
+        with self._disk_errors_named():
+            return (samples_dir(self._run_dir, done) / SHEET).is_file()
+        return False
 
     def write_samples(self, done: int, videos: tuple[SampleVideo, ...]) -> None:
         """This rank's own videos."""
@@ -139,9 +141,10 @@ class RunLogs:
         try:
             yield
         except OSError as error:
-            line = f"run.dir {str(self._run_dir)!r} cannot be written: {refusal(error)}"
+            why = refusal_at(error, self._run_dir)
+            line = f"run.dir {str(self._run_dir)!r} cannot be written: {why}"
             if self._config.logging.on_error == "stop":
-                raise ConfigError(f"{line}; {way_on(self._run_dir)}") from error
+                raise ConfigError(f"{line}; {way_on(self._run_dir, fix_of(error))}") from error
             if not self._is_failing:
                 self._say(f"{line}; training goes on, its logs lack what comes until it can be")
             self._is_failing = True

@@ -11,7 +11,7 @@ from arachne.cli.run_dir import opened_checkpoint
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.local_path import local_path
-from arachne.core.refused_write import refusal
+from arachne.core.refused_write import fix_of, refusal, refusal_at
 from arachne.reporting.run_files import SAMPLES
 
 _MAX_PIXELS = 2**30
@@ -102,6 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"this model was trained at noise levels {low:g} to {high:g} alone, and draws the "
             "others too; name model.other_expert in the run file to draw with both"
         )
+    if arguments.output is None:
+        _free_path(run_dir / SAMPLES, arguments.prompt, arguments.seed)  # refused before the work
     print(f"sampling {bucket} from {checkpoint.name} in {arguments.steps} steps")
     frames = generate(config, checkpoint, request, arguments.weights)
     path = arguments.output or _free_path(run_dir / SAMPLES, arguments.prompt, arguments.seed)
@@ -148,12 +150,23 @@ def _usual_bucket(run_dir: Path) -> Bucket:
 
 
 def _free_path(folder: Path, prompt: str, seed: int) -> Path:
-    """A name made of the prompt's first words that no file has yet."""
+    """A name made of the prompt's first words that no file has yet.
+
+    Raises:
+        DataError: This user may not look.
+    """
     words = "-".join(re.findall(r"\w+", prompt.lower())[:6])[:60] or "sample"
     number = 0
     while True:
         suffix = f"-{number}" if number else ""
         path = folder / f"{words}-seed{seed}{suffix}.mp4"
-        if not path.exists():
+        try:
+            is_free = not path.exists()
+        except OSError as error:
+            raise DataError(
+                f"{str(folder)!r} cannot be read: {refusal_at(error, folder)}; {fix_of(error)}, or "
+                "choose --output"
+            ) from error
+        if is_free:
             return path
         number += 1

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from arachne.core.errors import DataError
+from arachne.core.new_file import written_aside
 from arachne.core.refused_write import refusal
 
 
@@ -40,17 +41,23 @@ def check_page(path: Path | None) -> None:
         )
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a file.
+def write_file(path: Path, text: str, *, fix: str = "choose another") -> None:
+    """Write a file whole: if it cannot be, what was there stays. `fix` is what users may do then.
 
     Raises:
         DataError: It cannot be written.
     """
+    content = text.encode(errors="replace")
     try:
-        path.write_text(text, encoding="utf-8", errors="replace")
+        is_stream = path.is_absolute() and path.is_relative_to("/dev")  # perhaps on to a file
+        if is_stream or (path.exists() and not path.is_file()):
+            path.write_bytes(content)
+            return
+        with written_aside(path) as partial:
+            partial.write_bytes(content)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable(path, error, fix) from error
 
 
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {str(path)!r}: {refusal(error)}; choose another")
+def _unwritable(path: Path, error: OSError, fix: str = "choose another") -> DataError:
+    return DataError(f"cannot write {str(path)!r}: {refusal(error)}; {fix}")

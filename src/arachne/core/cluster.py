@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from arachne.core.errors import ConfigError
+from arachne.core.hashed_once import HashedOnce, hashed_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,9 @@ class Device:
     memory_bytes_per_s: float
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(HashedOnce):
     """Nodes of equal size with alike GPUs.
 
     Attributes:

@@ -6,11 +6,22 @@ from typing import Any, cast
 
 _CREDENTIAL = re.compile(
     r"""
-    [a-z][a-z0-9+.-]*://[^/\s?\#@]+@      # https://user:password@host, https://token@host
-    | [?&](?:[a-z_-]*token|[a-z-]*signature|sig|api_?key|password)=[^&\s]  # signed addresses
+    (?<![a-z0-9+.-]) [a-z][a-z0-9+.-]{0,30}:// (?:
+        [^/\s?\#@]{1,500}@                   # https://user:password@host, https://token@host
+        | [^/\s?\#@:\[]{1,200}:(?!\d*/)[^\s?\#@]{1,500}@   # s3://key:pass/word@bucket
+    )
+    | [?&](?:[a-z_-]*token|[a-z-]*signature|sig|auth|pwd|passwd|password|[a-z_-]*secret
+        |[a-z_-]*credential|(?:(?:api|access|aws|private|secret|account)[a-z_-]*)?key(?:id)?)
+        =[^&\s]                             # signed addresses
     | \bhf_[a-z0-9]{16,}                    # Hugging Face
     | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b         # AWS
     | \bgh[pousr]_[a-z0-9]{20,}             # GitHub
+    | \bgithub_pat_[a-z0-9_]{20,}
+    | \bglpat-[a-z0-9_-]{20,}               # GitLab
+    | \bsk-ant-api[0-9]{2}-[a-z0-9_-]{20,}  # Anthropic
+    | \bsk-proj-[a-z0-9]{20,}               # OpenAI
+    | \bxox[abprs]-[0-9]{6,}-[a-z0-9-]{6,}  # Slack
+    | \beyJ[a-z0-9_-]{8,}\.eyJ[a-z0-9_-]{8,}\.   # JSON Web Tokens
     """,
     re.IGNORECASE | re.VERBOSE,
 )

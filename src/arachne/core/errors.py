@@ -3,6 +3,7 @@
 ArachneError            printed as one line, without a traceback; exit code 2
 ├── ConfigError         a setting is unknown, or has a value that cannot work
 ├── DataError           a dataset, file or clip cannot be used
+│   └── DamagedFileError    its content is none that was written
 ├── InfeasibleError     no plan exists for this workload on this cluster
 ├── CheckpointError     a checkpoint is missing, damaged, or of another model
 ├── LostRankError       a rank ended, or stopped answering, before the run was over
@@ -55,6 +56,10 @@ class ConfigError(ArachneError):
 
 class DataError(ArachneError):
     """A dataset, file or clip cannot be used."""
+
+
+class DamagedFileError(DataError):
+    """A file's content is none that was written."""
 
 
 class InfeasibleError(ArachneError):

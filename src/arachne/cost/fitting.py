@@ -98,42 +98,6 @@ def _kinds(changes: tuple[str, ...]) -> set[str]:
     return {_RECOMPUTE if change.startswith(_RECOMPUTE) else change for change in changes}
 
 
-def roomier_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...], smaller: str) -> str:
-    """What gives a launch more room under the same storage; nothing that cannot help.
-
-    Smaller clips help only if what every GPU holds all the time leaves room for any, and more GPUs
-    only if what they do not share out does. They share out a launch's tokens too, but without a
-    ring only as long as each has a head.
-
-    Args:
-        costs: What it costs, with what a GPU may use.
-        cascade: What does not fit.
-        gpus: The most GPUs that it was tried on.
-        smaller: How to get clips that need less, such as `lower data.resolution`.
-    """
-    use, cap_bytes = costs.memory(cascade, gpus), costs.memory_bytes
-    ways = [smaller] if use.resident < cap_bytes else []
-    least_bytes = use.resident - use.optimizer
-    if has_no_ring(costs):
-        mode, num_heads = costs.mode(cascade, gpus), costs.model.num_heads
-        split_most = costs.memory_in(mode, cascade, max(num_heads, len(gpus)))
-        has_more = costs.cluster.num_gpus > num_heads
-        split_bytes = split_most.total - split_most.optimizer
-        if least_bytes < cap_bytes and (has_more or cap_bytes <= split_bytes):
-            ways.append(f"set planner.ring=auto{'' if has_more else ' and use more GPUs'}")
-        least_bytes = split_bytes
-    if least_bytes < cap_bytes:
-        ways.append("use more GPUs or GPUs with more memory")
-    else:
-        ways.append("use GPUs with more memory")
-    return ", or ".join(ways)
-
-
-def has_no_ring(costs: CostModel) -> bool:
-    """Whether no launch may have more GPUs than the model has heads."""
-    return costs.options.needs_heads and costs.options.ring == "none"
-
-
 def misfit_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...]) -> str:
     """Why a launch that has enough memory cannot run on these GPUs, and what to change."""
     degree, state = len(gpus), costs.state

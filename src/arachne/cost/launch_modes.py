@@ -6,6 +6,7 @@ from math import gcd
 from typing import Literal
 
 from arachne.core.cluster import Cluster, Link
+from arachne.core.hashed_once import HashedOnce, hashed_once
 
 _LEVELS = 4
 """Recompute levels step by a quarter of the blocks: kernels and plans see few different ones."""
@@ -48,8 +49,9 @@ ONE_MODE = CostOptions()
 """All of a degree is Ulysses, and nothing is computed twice."""
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuGroup:
+class GpuGroup(HashedOnce):
     """Some ranks, as far as costs depend on them: groups that are equal cost the same.
 
     Attributes:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade, Encoder
 from arachne.core.cluster import Cluster, Link
+from arachne.core.hashed_once import HashedOnce, hashed_once
 from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.model_shape import ModelShape
 from arachne.cost.activations import LaunchActivations, launch_activations
@@ -57,8 +58,9 @@ class LaunchCost:
     fits: bool
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
+class CostModel(HashedOnce):
     """Costs of one model on one cluster; groups are given as ranks of that cluster.
 
     Attributes:

@@ -6,11 +6,12 @@ encoder leaves the latents as they are, and a new resolution leaves the text.
 
 import hashlib
 import json
+import os
 import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ class LatentCache:
         """What the header of a whole file says; None if there is none."""
         path = self.path_of(key)
         try:
-            with path.open("rb") as file:
+            with _opened(path) as file:
                 header = _header(file.read(8 + _MAX_HEADER_BYTES))
         except (OSError, DataError):
             return None
@@ -90,7 +91,8 @@ class LatentCache:
         """
         path = self.path_of(key)
         try:
-            content = path.read_bytes()
+            with _opened(path) as file:
+                content = file.read()
             metadata = _header(content).metadata
             array = load(content)[_TENSOR]
         except FileNotFoundError as error:
@@ -180,6 +182,15 @@ class _Header:
     def __init__(self, metadata: dict[str, str], end: int) -> None:
         self.metadata = metadata
         self.end = end
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file to read; a pipe in its place is empty, and nobody waits for who writes to it."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)
+
+    return open(path, "rb", opener=opener)
 
 
 def _header(start: bytes) -> _Header:

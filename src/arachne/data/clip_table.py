@@ -8,6 +8,7 @@ lists of spans and captions) and MiraData (one span a row, captions of several l
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import count, takewhile
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ _READ = frozenset(
     PATH_COLUMNS + ID_COLUMNS + CAPTION_COLUMNS + START_COLUMNS + END_COLUMNS + SPAN_COLUMNS
 )
 _MAX_LIST_TEXT = 2**20
+_MAX_S = 1e9
 
 FindMedia = Callable[[str], str]
 """The path, relative to the dataset's folder, of the media file that is called like an id."""
@@ -111,6 +113,10 @@ class _Columns:
         where = f"{row.where} ({path!r})"
         caption = self._value(row, self.caption)
         spans = _listed(self._value(row, self.span), where) if self.span else None
+        if spans == []:
+            fault = f"{row.where} lists no span in {self.span!r}"
+            yield Uncaptioned(path=path, caption=None, fault=fault)
+            return
         if spans and all(isinstance(span, list) for span in spans):
             yield from _clips_of_spans(path, spans, caption, where)
             return
@@ -156,7 +162,7 @@ class _Columns:
 
 
 def _path_text(value: Any) -> str | None:
-    if not isinstance(value, str | int):
+    if not isinstance(value, str | int) or isinstance(value, bool):
         return None
     return str(value).strip().replace("\\", "/").removeprefix("./") or None
 
@@ -213,7 +219,7 @@ def _span(start: Any, end: Any, where: str) -> TimeSpan | None:
         raise DataError(f"{where} has a start but no end; give both in seconds, or neither")
     try:
         return TimeSpan(start_s=_seconds(start or 0), end_s=_seconds(end))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"{where} has span {start!r} to {end!r}; write seconds or HH:MM:SS.sss"
         ) from error
@@ -222,15 +228,26 @@ def _span(start: Any, end: Any, where: str) -> TimeSpan | None:
 
 
 def _seconds(value: Any) -> float:
-    """`62.5` as a number or as text, `1:02.5` or `00:01:02.5`."""
+    """`62.5` as a number or as text, `1:02.5` or `00:01:02.5`.
+
+    Raises:
+        TypeError, ValueError, OverflowError: It is no time.
+    """
     if isinstance(value, bool) or not isinstance(value, str):
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise TypeError(value)
-        return float(value)
+        return _bounded(float(value))
     parts = value.split(":")
     if len(parts) > 3:
         raise ValueError(value)
     seconds = 0.0
     for part in parts:
         seconds = seconds * 60.0 + float(part)
+    return _bounded(seconds)
+
+
+def _bounded(seconds: float) -> float:
+    """Times in other units, or no times at all, are no seconds of a video: 1e9 are 31 years."""
+    if seconds > _MAX_S:
+        raise ValueError(seconds)
     return seconds

@@ -54,8 +54,8 @@ def read_parquet(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
     """
     try:
         with path.open("rb") as content:
-            file = pq.ParquetFile(content)
             check_footer(path, name)
+            file = pq.ParquetFile(content)
             schema, metadata = file.schema_arrow, file.metadata
             all_media = media_leaves(schema, name)
             media = {c: leaf for c, leaf in all_media.items() if is_read(c)}

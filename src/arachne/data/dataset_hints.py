@@ -10,9 +10,10 @@ from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import dataset_folder, source_path
 from arachne.data.table_rows import TABLE_SUFFIXES
 
-_CAPTION_SUFFIXES = (".caption", ".cap", ".json", ".md", ".prompt")
+_CAPTION_SUFFIXES = (".TXT", ".caption", ".cap", ".json", ".md", ".prompt")
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".tsv", ".yaml", ".yml", ".pkl", ".feather")
 _ARCHIVES = (".zip", ".7z", ".rar")
+_SHARD_SUFFIX = ".tar"
 _TABLE_STEM = "metadata"
 
 
@@ -42,7 +43,7 @@ def separator_hint(columns: tuple[str, ...]) -> str:
 
 
 def _unread_tables(folder: DatasetPath) -> Iterator[str]:
-    """Tables that list clips in a folder below, or in a format that is not read."""
+    """Tables and shards that list clips in a folder below, or tables that are not read."""
     for name in _names(folder):
         if Path(name).suffix.lower() in _OTHER_TABLES and not has_media_name(name):
             readable = ", ".join(TABLE_SUFFIXES)
@@ -52,6 +53,17 @@ def _unread_tables(folder: DatasetPath) -> Iterator[str]:
             if (folder / name / f"{_TABLE_STEM}{suffix}").is_file():
                 below = f"{name}/{_TABLE_STEM}{suffix}"
                 yield f"{below!r} lists clips: name {str(folder / name)!r} as the dataset"
+        for shard in _shards(folder / name):
+            yield f"{name + '/' + shard!r} is a shard: name {str(folder / name)!r} as the dataset"
+
+
+def _shards(folder: DatasetPath) -> list[str]:
+    """Those of a folder that can be looked into; a link may lead out of the dataset."""
+    if not isinstance(folder, Path) or folder.is_symlink():
+        return []
+    with suppress(OSError):
+        return [name for name in _names(folder) if name.lower().endswith(_SHARD_SUFFIX)]
+    return []
 
 
 def _names(folder: DatasetPath) -> list[str]:

@@ -14,7 +14,7 @@ from arachne.data.picture_source import picture_frames
 from arachne.data.probe import is_picture_file, timeline_of, times_of
 from arachne.data.remote_path import DatasetPath
 from arachne.data.timed_frame import Pixels, TimedFrame, empty_pixels
-from arachne.data.timeline import SLACK_S, Cut, FrameTimes, cut, retimed_count
+from arachne.data.timeline import Cut, FrameTimes, cut, retimed_count
 from arachne.data.video_source import video_frames
 
 DECODE_VERSION = 2
@@ -52,7 +52,9 @@ def decode_clip(
     media = as_media_file(file)
     source, timeline, part = _opened(media, span)
     seen = _Seen()
-    picked = _pick(_within(source, part), timeline, part, bucket, fps, seen, is_counted)
+    picked = _pick(
+        _within(source, part, timeline.slack_s), timeline, part, bucket, fps, seen, is_counted
+    )
     shape = (bucket.frames, bucket.height, bucket.width, 3)
     pixels = empty_pixels(bucket.frames, bucket.height, bucket.width) if into is None else into
     assert pixels.shape == shape, pixels.shape
@@ -98,11 +100,11 @@ def _overlap(scaled: int, side: int) -> tuple[slice, slice]:
     return slice(cropped, cropped + count), slice(black, black + count)
 
 
-def _within(source: Iterator[TimedFrame], part: Cut) -> Iterator[TimedFrame]:
+def _within(source: Iterator[TimedFrame], part: Cut, slack_s: float) -> Iterator[TimedFrame]:
     for frame in source:
-        if frame.time_s >= part.end_s - SLACK_S:
+        if frame.time_s >= part.end_s - slack_s:
             return
-        if frame.time_s >= part.start_s - SLACK_S:
+        if frame.time_s >= part.start_s - slack_s:
             yield frame
 
 
@@ -155,7 +157,7 @@ def _pick(
 
 def _num_found(last: TimedFrame, timeline: FrameTimes, part: Cut, fps: float) -> int:
     """How many frames at `fps` there are until the last decoded frame's display ends."""
-    is_last = last.time_s >= float(timeline.times_s[part.stop - 1]) - SLACK_S
+    is_last = last.time_s >= float(timeline.times_s[part.stop - 1]) - timeline.slack_s
     end_s = part.end_s if is_last else last.time_s + timeline.interval_s
     return retimed_count(end_s - part.start_s, fps)
 
@@ -163,7 +165,11 @@ def _num_found(last: TimedFrame, timeline: FrameTimes, part: Cut, fps: float) ->
 def _refuse_lost_frames(seen: _Seen, timeline: FrameTimes, part: Cut) -> None:
     if seen.last is None:
         raise DataError(f"no frame was decoded; the file lists {part.stop - part.first}")
-    reached = int(np.searchsorted(timeline.times_s, seen.last.time_s + SLACK_S))
+    times_s, slack_s = timeline.times_s, timeline.slack_s
+    if seen.is_all:
+        reached = int(np.searchsorted(times_s, seen.last.time_s + slack_s))
+    else:  # of frames that begin at once it may have stopped after the first
+        reached = int(np.searchsorted(times_s, seen.last.time_s - slack_s)) + 1
     listed = min(reached, part.stop) - part.first
     if listed - seen.count > max(1.0, _LOST_SHARE * listed):
         raise DataError(f"{seen.count} frames were decoded where the file lists {listed}")

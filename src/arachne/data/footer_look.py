@@ -15,14 +15,16 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 
+from arachne.core.child_python import module_command, module_environment
 from arachne.core.errors import DataError
 from arachne.core.held_signals import signals_held_back
 from arachne.core.refused_write import refusal
+from arachne.core.units import bytes_text
 from arachne.data.remote_path import DatasetPath
 
 # pyarrow ships no types.
@@ -35,7 +37,11 @@ _LENGTH_BYTES = 4
 _QUESTION_BYTES = 8
 """Of a footer's length, which comes before it."""
 
-_WHOLE, _REFUSED = b"1", b"0"
+_WHOLE, _REFUSED, _READY = b"1", b"0", b"r"
+
+_MOST_FOOTER_BYTES = 2**27
+"""*Assumption*: tens of times what the largest published tables have; pyarrow takes five times as
+much memory for it."""
 
 _MOST_LOOKS = 2
 """A footer that ends two processes is damaged; one may have been ended by somebody else."""
@@ -51,22 +57,20 @@ class _Looker:
         try:
             with signals_held_back():
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "arachne.data.footer_look"],
+                    module_command("arachne.data.footer_look"),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,  # where C++ says why it ends
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    env=module_environment(),
                     start_new_session=True,  # signals from a terminal are not for it
                 )
         except OSError as error:
-            raise DataError(
-                f"no process can be started that looks at Parquet files: {refusal(error)}; end "
-                "other processes, or raise the limits of ulimit -u and ulimit -n"
-            ) from error
+            raise _no_start(refusal(error)) from error
         self.asked_by = os.getpid()
+        self.is_ready = False
 
     def finding(self, footer: bytes) -> bytes:
-        """What it says about a footer; nothing if the look ended it.
+        """What it says about a footer; nothing if the look, or its start, ended it.
 
         Raises:
             TimeoutError: It does not answer.
@@ -75,6 +79,10 @@ class _Looker:
         if asked is None or answers is None:
             raise RuntimeError("the process that looks at footers has no pipes")
         until_s = time.monotonic() + _LOOK_S
+        if not self.is_ready:
+            self.is_ready = _answer(answers, until_s) == _READY
+            if not self.is_ready:
+                return b""
         question = memoryview(len(footer).to_bytes(_QUESTION_BYTES) + footer)
         os.set_blocking(asked.fileno(), False)
         while question:
@@ -84,14 +92,25 @@ class _Looker:
                 question = question[os.write(asked.fileno(), question) :]
             except BrokenPipeError:
                 return b""
-        if not select.select([answers], [], [], max(until_s - time.monotonic(), 0.0))[0]:
-            raise TimeoutError
-        return os.read(answers.fileno(), 1)
+        return _answer(answers, until_s)
 
     def end(self) -> None:
         """End it; it has nothing to lose."""
         self._process.kill()
         self._process.communicate()
+
+
+def _answer(answers: IO[bytes], until_s: float) -> bytes:
+    if not select.select([answers], [], [], max(until_s - time.monotonic(), 0.0))[0]:
+        raise TimeoutError
+    return os.read(answers.fileno(), 1)
+
+
+def _no_start(reason: str) -> DataError:
+    return DataError(
+        f"no process can be started that looks at Parquet files: {reason}; end other processes, or "
+        "raise the limits of ulimit -u, ulimit -n and ulimit -v"
+    )
 
 
 _lock = threading.Lock()
@@ -102,10 +121,10 @@ def check_footer(path: DatasetPath, name: str) -> None:
     """Let another process look at a Parquet file's footer first; `name` is what messages call it.
 
     Raises:
-        DataError: The look ended that process, or it does not end.
+        DataError: The look ended that process, or it does not end; or the footer is too large.
         OSError: The file cannot be read.
     """
-    footer = _footer_of(path)
+    footer = _footer_of(path, name)
     try:
         finding = _finding(footer)
     except TimeoutError:
@@ -117,19 +136,28 @@ def check_footer(path: DatasetPath, name: str) -> None:
         raise DataError(f"{name} cannot be read as Parquet: its footer is damaged")
 
 
-def _footer_of(path: DatasetPath) -> bytes:
-    """The end of a file, from the beginning of its footer; all of it, if it has none."""
+def _footer_of(path: DatasetPath, name: str) -> bytes:
+    """The end of a file, from the beginning of its footer; nothing, if it has none."""
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         mark = _LENGTH_BYTES + len(_MAGIC)
         file.seek(max(size - mark, 0))
-        length = int.from_bytes(file.read(mark)[:_LENGTH_BYTES], "little")
-        file.seek(max(size - mark - length, 0))
-        return file.read()
+        tail = file.read(mark)
+        if not tail.endswith(_MAGIC):
+            return b""
+        num_bytes = min(mark + int.from_bytes(tail[:_LENGTH_BYTES], "little"), size)
+        if num_bytes > _MOST_FOOTER_BYTES:
+            raise DataError(
+                f"{name} cannot be read as Parquet: its footer has {bytes_text(num_bytes)}, and "
+                f"at most {bytes_text(_MOST_FOOTER_BYTES)} are read; write it in fewer row groups"
+            )
+        file.seek(size - num_bytes)
+        return file.read(num_bytes)
 
 
 def _finding(footer: bytes) -> bytes:
     global _looker
+    has_started = False
     with _lock:
         for _ in range(_MOST_LOOKS):
             if _looker is None or _looker.asked_by != os.getpid():
@@ -139,10 +167,13 @@ def _finding(footer: bytes) -> bytes:
             try:
                 finding = _looker.finding(footer)
             finally:
+                has_started = _looker.is_ready
                 if not finding:
                     _end()
             if finding:
                 return finding
+    if not has_started:
+        raise _no_start("it ends at once")
     return b""
 
 
@@ -173,6 +204,8 @@ def _look(footer: bytes) -> bytes:
 
 def _look_at_all(questions: BinaryIO, answers: BinaryIO) -> None:
     """Look at footers, each after its length, until there are no more."""
+    answers.write(_READY)
+    answers.flush()
     while length := questions.read(_QUESTION_BYTES):
         answers.write(_look(questions.read(int.from_bytes(length))))
         answers.flush()

@@ -25,6 +25,8 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import ArachneError, DataError
 from arachne.core.held_signals import end_by_signals, signals_held_back
+from arachne.core.refused_write import refusal
+from arachne.core.units import bytes_text
 from arachne.data.decode import decode_clip
 from arachne.data.file_identity import content_of
 from arachne.data.frame_size import Fit
@@ -212,8 +214,19 @@ class _SharedPixels:
         return 0 if self._memory is None else len(self._memory)
 
     def make_room(self, job: DecodeJob) -> None:
-        """Let the memory be large enough for a clip, for both processes."""
-        os.ftruncate(self.descriptor, max(job.num_bytes, os.fstat(self.descriptor).st_size))
+        """Let the memory be large enough for a clip, for both processes.
+
+        Raises:
+            DataError: The system refuses it; to limits it is a file.
+        """
+        size = max(job.num_bytes, os.fstat(self.descriptor).st_size)
+        try:
+            os.ftruncate(self.descriptor, size)
+        except OSError as error:
+            raise DataError(
+                f"there is no memory for the pixels of a clip of {job.bucket}, "
+                f"{bytes_text(job.num_bytes)}: {refusal(error)}"
+            ) from error
 
     def of(self, job: DecodeJob) -> Pixels:
         """A clip's pixels, for which room was made; its views stay valid when the memory grows."""

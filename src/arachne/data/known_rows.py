@@ -6,7 +6,9 @@ another, the file's content decides.
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 from arachne.core.clip import Clip, TimeSpan
 from arachne.core.errors import DataError
@@ -18,6 +20,11 @@ from arachne.data.source_media import source_file, source_media
 
 _NUM_THREADS = 16
 """A question to a server takes far longer than asking it."""
+
+_MAX_COPIES = 1000
+_MAX_COPIED_BYTES = 4 * 2**30
+"""Of files that are copies, or that were replaced by some of their size and time. *Assumption*: to
+read so much takes seconds, and nobody replaces more in this way."""
 
 Rows = tuple[LedgerRow, ...]
 _Part = tuple[str, TimeSpan | None]
@@ -85,12 +92,19 @@ def current_stamps(root: DatasetPath, paths: Collection[str]) -> dict[str, str]:
 def replaced_paths(root: DatasetPath, rows: Sequence[LedgerRow]) -> frozenset[str]:
     """Files that hold other content than when a ledger was made; those that are away do not count.
 
-    A file of the same size and modification time is taken for the same, since copies of a dataset
-    keep both, and so is one whose stamp is not known; others are read.
+    Read are files of another size or modification time, and of those whose change time alone is
+    another so many as `_MAX_COPIES` and `_MAX_COPIED_BYTES` say: a few that were replaced are all
+    read, and a dataset that was copied whole is not. A file whose stamp is not known is taken for
+    the same.
     """
     before = {row.clip.path: row for row in rows if row.stamp and row.content}
     now = current_stamps(root, before)
-    suspects = [path for path in now if not may_be_copy(before[path].stamp, now[path])]
+    touched = [path for path in now if now[path] != before[path].stamp]
+    copies = [path for path in touched if may_be_copy(before[path].stamp, now[path])]
+    # Spread over the dataset, but whole shards: what lies in one file has one stamp.
+    copies.sort(key=lambda path: (crc32(now[path].encode()), path))
+    suspects = [path for path in touched if not may_be_copy(before[path].stamp, now[path])]
+    suspects += _within_bounds(root, copies)
 
     def is_replaced(path: str) -> bool:
         try:
@@ -104,6 +118,19 @@ def replaced_paths(root: DatasetPath, rows: Sequence[LedgerRow]) -> frozenset[st
             for path, answer in zip(suspects, threads.map(is_replaced, suspects), strict=True)
             if answer
         )
+
+
+def _within_bounds(root: DatasetPath, paths: Sequence[str]) -> list[str]:
+    """Of the first `_MAX_COPIES` files those that have `_MAX_COPIED_BYTES` together."""
+    found: list[str] = []
+    num_bytes = 0
+    for path in paths[:_MAX_COPIES]:
+        with suppress(DataError, OSError):
+            more = source_media(root, path).num_bytes
+            if num_bytes + more <= _MAX_COPIED_BYTES:
+                num_bytes += more
+                found.append(path)
+    return found
 
 
 def _of(clip: Clip, known: Rows) -> Rows:

@@ -110,13 +110,15 @@ def read_clips(root: DatasetPath, missing_caption: str) -> tuple[Clip, ...]:
 
 
 def _clip(found: Uncaptioned) -> Clip:
-    """The clip, with a fault if it has one or holds halves of characters."""
+    """The clip, with a fault if it has one, or if its text cannot be meant so."""
     texts = [found.path, found.caption or "", *found.other_captions]
     halves = {half for half in map(half_character, texts) if half}
     fault = found.fault
     if halves and not fault:
         what = "path" if half_character(found.path) else "caption"
         fault = f"its {what} holds half a character, {min(halves)}; remove it"
+    if any("\0" in text for text in texts[1:]) and not fault:
+        fault = "its caption holds a NUL character, as UTF-16 does; save it as UTF-8"
     path, caption, *others = map(written_out, texts)
     return Clip(
         path=path,

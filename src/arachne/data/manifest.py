@@ -1,6 +1,8 @@
 """The manifest: a ledger as one Parquet file, one row per clip."""
 
 import io
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,8 +11,9 @@ import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import Clip, TimeSpan
-from arachne.core.errors import ArachneError, DataError, first_line
+from arachne.core.errors import ArachneError, DamagedFileError, DataError, first_line
 from arachne.core.ledger import Ledger, LedgerRow, Status
+from arachne.core.refused_write import fix_of, refusal
 from arachne.data.atomic_file import write_whole
 from arachne.data.table_room import check_room
 
@@ -83,36 +86,67 @@ def read_manifest(
 
     Args:
         path: The manifest.
-        remedy: What to do where it cannot be read: not every reader makes it anew.
+        remedy: What to do where it is not there, damaged, or of another version: not every reader
+            makes it anew.
 
     Raises:
-        DataError: The file is missing, damaged, or no manifest of this version.
+        DamagedFileError: Its bytes are no manifest's.
+        DataError: The file is missing, may not be read, needs more memory than there is, or is no
+            manifest of this version.
     """
+    what = f"manifest {str(path)!r} cannot be read"
     try:
-        file = pq.ParquetFile(io.BytesIO(path.read_bytes()))
-        check_room(file.metadata, (), "it")
+        return _ledger_in(path.read_bytes())
+    except OSError as error:
+        fix = remedy if isinstance(error, FileNotFoundError) else fix_of(error)
+        raise DataError(f"{what}: {refusal(error)}; {fix}") from error
+    except MemoryError as error:
+        raise DataError(f"{what}: memory does not suffice; end what else takes it") from error
+    except DataError as error:
+        raise type(error)(f"{what}: {error}; {remedy}") from error
+
+
+def _ledger_in(content: bytes) -> Ledger:
+    """The ledger that a manifest's bytes are.
+
+    Raises:
+        DamagedFileError: They are none.
+        DataError: They need more memory than there is, or are of another version.
+        MemoryError: The same, found on the way.
+    """
+    with _faults_named():
+        file = pq.ParquetFile(io.BytesIO(content))
+        metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
+        version = metadata.get(b"arachne_manifest", b"").decode()
+    if version.encode() not in _SCHEMAS:
+        *known, newest = sorted(map(bytes.decode, _SCHEMAS))
+        raise DataError(
+            f"it is of version {version or 'none'}; {', '.join(known)} and {newest} are read"
+        )
+    check_room(file.metadata, (), "it")
+    with _faults_named():
         table = file.read()
-        metadata: dict[bytes, bytes] = table.schema.metadata or {}
-        version = metadata.get(b"arachne_manifest", b"")
-        if version not in _SCHEMAS:
-            *known, newest = sorted(map(bytes.decode, _SCHEMAS))
-            raise DataError(
-                f"it is of version {version.decode() or 'none'}; {', '.join(known)} and {newest} "
-                "are read"
-            )
-        if not table.schema.equals(_SCHEMAS[version]):
+        if not table.schema.equals(_SCHEMAS[version.encode()]):
             raise DataError("it has other columns")
         rows = cast(list[dict[str, Any]], table.to_pylist())
         return Ledger(rows=tuple(_as_row(row) for row in rows))
+
+
+@contextmanager
+def _faults_named() -> Generator[None, None, None]:
+    """Turn what damaged bytes raise into a `DamagedFileError`."""
+    try:
+        yield
+    except MemoryError:  # one of pyarrow's is also an `ArrowException`
+        raise
     except (
-        OSError,
+        OSError,  # what pyarrow says of bytes that end early, or that no codec unpacks
         pa.ArrowException,
         UnicodeDecodeError,  # damaged text, which pyarrow decodes as it hands it over
         ArachneError,
         AssertionError,
     ) as error:
-        reason = first_line(error)
-        raise DataError(f"manifest {str(path)!r} cannot be read: {reason}; {remedy}") from error
+        raise DamagedFileError(first_line(error)) from error
 
 
 def _as_dict(row: LedgerRow) -> dict[str, Any]:

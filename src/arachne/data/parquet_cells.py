@@ -112,8 +112,7 @@ def filled_rows(file: Any, name: str, leaf: str) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=16)
 def _footer(path: DatasetPath, _stamp: Stamp) -> _Footer:
-    with _opened(path) as file:
-        check_footer(path, path.name)
+    with _opened(path, is_checked=False) as file:
         groups = range(file.metadata.num_row_groups)
         counts: Sequence[int] = [file.metadata.row_group(group).num_rows for group in groups]
         return _Footer(
@@ -129,9 +128,14 @@ def _values(path: DatasetPath, _stamp: Stamp, leaf: str, group: int) -> Any:
 
 
 @contextmanager
-def _opened(path: DatasetPath) -> Generator[Any, None, None]:
-    """A `ParquetFile`; its errors in the block become DataErrors."""
+def _opened(path: DatasetPath, *, is_checked: bool = True) -> Generator[Any, None, None]:
+    """A `ParquetFile`, whose footer is looked at first; its errors in the block become DataErrors.
+
+    A footer that `is_checked` was looked at before.
+    """
     try:
+        if not is_checked:
+            check_footer(path, path.name)
         with path.open("rb") as content, pq.ParquetFile(content) as file:
             yield file
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

@@ -20,6 +20,10 @@ from arachne.data.timeline import Timeline
 _FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF")
 """Pillow's; its JPEG reads MPO too, a camera's JPEG with a second picture behind it."""
 
+_AVIF = (b"avif", b"avis", b"mif1", b"msf1")
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")
+"""Brands of ISO/IEC 23008-12; those of AVIF may name any still, and Pillow finds out which."""
+
 _ANIMATED = ("PNG", "WEBP", "AVIF")
 _SWAPPING = (5, 6, 7, 8)
 """EXIF orientations that turn a picture by a quarter."""
@@ -31,12 +35,18 @@ _DEFAULT_S = 0.1
 
 
 def is_picture(head: bytes) -> bool:
-    """Whether a file's first 16 bytes are those of a picture that this file reads."""
+    """Whether a file's first 16 bytes are those of a picture: of one that this file reads, or of
+    HEIC, which it refuses by name.
+    """
     return (
         head.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"MM\0*"))
         or (head.startswith(b"RIFF") and head[8:12] == b"WEBP")
-        or head[4:12] in (b"ftypavif", b"ftypavis")
+        or _is_heif(head, _AVIF + _HEIC)
     )
+
+
+def _is_heif(head: bytes, brands: tuple[bytes, ...]) -> bool:
+    return head[4:8] == b"ftyp" and head[8:12] in brands
 
 
 def scan_picture(file: MediaFile) -> Timeline:
@@ -92,6 +102,8 @@ def _opened(file: MediaFile) -> Generator[Any, None, None]:
     opened = file.open()  # not part of what follows: that it cannot be read is no damage
     try:
         with opened, warnings.catch_warnings():
+            if _is_heif(opened.peek(12), _HEIC):
+                raise DataError("it is a HEIC picture, which is not read; save it as JPEG or PNG")
             # Pillow warns below its own limit; ours, checked next, is lower still.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(opened, formats=_FORMATS) as image:

@@ -23,6 +23,14 @@ _MAX_HEADER_BYTES = 2**20
 """Of a long name or of a member's extended header."""
 
 _BLOCK_BYTES = 512
+_PACKINGS = {
+    b"\x1f\x8b\x08": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""By the first bytes of what they write."""
+
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _KINDS = {
     tarfile.SYMTYPE: "a symbolic link",
@@ -78,7 +86,12 @@ class TarIndex:
 def _read_index(file: MediaFile) -> TarIndex:
     members: dict[str, TarMember] = {}
     with file.path.open("rb") as opened:  # not all of it, where it is far away
-        fault = _collect(opened, file.num_bytes, members)
+        packings = [name for mark, name in _PACKINGS.items() if opened.peek(8).startswith(mark)]
+        fault = (
+            f"it is compressed by {packings[0]}; decompress it"
+            if packings
+            else _collect(opened, file.num_bytes, members)
+        )
     return TarIndex(members=members, fault=fault)
 
 

@@ -54,6 +54,11 @@ class FrameTimes:
             return max(self.end_s, SLACK_S)
         return max(float(np.median(np.diff(self.times_s))), 1e-6)
 
+    @property
+    def slack_s(self) -> float:
+        """How early a frame may begin that still begins in a span; less than a frame lasts."""
+        return min(SLACK_S, self.interval_s / 2)
+
     def time_of(self, pts: int | None, order: int) -> float:
         """Seconds of a decoded frame; `order` counts decoded frames where there are no stamps."""
         if pts is not None and len(self.pts):
@@ -96,11 +101,11 @@ def cut(timeline: FrameTimes, span: TimeSpan | None) -> Cut:
     """
     if span is None:
         return Cut(first=0, stop=timeline.num_frames, start_s=0.0, end_s=timeline.end_s)
-    times_s = timeline.times_s
-    if span.start_s >= timeline.end_s - SLACK_S:
+    times_s, slack_s = timeline.times_s, timeline.slack_s
+    if span.start_s >= timeline.end_s - slack_s:
         raise DataError(f"the span {span} begins after the file's end at {timeline.end_s:.2f} s")
-    first = int(np.searchsorted(times_s, span.start_s - SLACK_S))
-    stop = int(np.searchsorted(times_s, span.end_s - SLACK_S))
+    first = int(np.searchsorted(times_s, span.start_s - slack_s))
+    stop = int(np.searchsorted(times_s, span.end_s - slack_s))
     if stop <= first:  # within the display of one frame, which is then all there is to see
         first = max(0, min(first, stop) - 1)
         stop = first + 1

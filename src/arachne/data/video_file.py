@@ -27,6 +27,8 @@ _OPTIONS = {
     "skip_frame": "all",
 }
 
+_POINTER = b"version https://git-lfs"
+
 
 class _Nameless:
     """A file without a name: its content alone decides what it is."""
@@ -87,7 +89,11 @@ def _opening_fault(error: FFmpegError) -> str:
 
 
 def _refusal(file: MediaFile, otherwise: str) -> DataError:
-    """That the file is cut short if it is; FFmpeg seldom says so."""
+    """That the file is cut short or not there if it is; FFmpeg seldom says so."""
+    with file.open() as opened:
+        is_pointer = opened.read(len(_POINTER)) == _POINTER
+    if is_pointer:
+        return DataError("it is a pointer of Git LFS in place of the file; fetch it: git lfs pull")
     return DataError(cut_short(file) or otherwise)
 
 
@@ -102,5 +108,7 @@ def _first_video(container: InputContainer, file: MediaFile) -> VideoStream:
 
 
 def _kinds(container: InputContainer) -> str:
+    """Of streams; a video stream that is left is a cover picture."""
     kinds = sorted({stream.type for stream in container.streams})
-    return " and ".join(kinds) if kinds else "nothing"
+    words = ["a cover picture" if kind == "video" else kind for kind in kinds]
+    return " and ".join(words) if words else "nothing"

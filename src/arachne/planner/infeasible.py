@@ -1,17 +1,19 @@
 """The one message that a user reads when a cascade fits nowhere."""
 
-from arachne.core.blocks import allowed_degrees
 from arachne.core.cascade import Cascade
 from arachne.core.errors import InfeasibleError
 from arachne.core.units import bytes_text, count_text
-from arachne.cost.fitting import fitting_text, has_no_ring, misfit_text, roomier_text
+from arachne.cost.fitting import fitting_text, misfit_text
 from arachne.cost.model import CostModel
+from arachne.cost.roomier import roomier_text, widest_degree
 from arachne.planner.problem import PlanningProblem
 
 _ENCODER_ADVICE = (
     "encode before step 1 (data.encode=before; leave out --encode and --fill), or use GPUs with "
     "more memory"
 )
+
+_OTHER_PLANNER = "set planner.name=arachne, which may use more GPUs, or use GPUs with more memory"
 
 
 def does_not_fit(
@@ -38,6 +40,8 @@ def does_not_fit(
     module = "" if cascade.module == "dit" else f" for its {cascade.module} encoder"
     is_training = cascade.module == "dit"
     advice = _advice(problem, cascade, gpus) if is_training else _ENCODER_ADVICE
+    if planner and is_training and len(gpus) < problem.degrees[-1]:
+        advice = _OTHER_PLANNER  # it may not use more, whatever is allowed
     advice = f"{fitting}; or {advice}" if fitting else advice
     return InfeasibleError(
         f"{what} needs {bytes_text(needed_bytes)}{module} on each of "
@@ -49,28 +53,14 @@ def does_not_fit(
 def _advice(problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...]) -> str:
     """What would help: a setting only where it is what holds the launch back."""
     costs = problem.costs
-    raising = "raise planner.max_degree, " if _would_fit_on_more(problem, cascade, gpus) else ""
     lowered = problem.shape_settings
     if cascade.num_clips > 1:
         lowered = f"planner.stack_tokens, {lowered}"
-    smaller = f"{raising}lower {lowered}"
+    smaller = f"lower {lowered}"
     if isinstance(costs, CostModel):
-        return roomier_text(costs, cascade, gpus, smaller)
-    return f"{smaller}, or use more GPUs or GPUs with more memory"
-
-
-def _would_fit_on_more(problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...]) -> bool:
-    """Whether a larger `planner.max_degree` would help, or may, where costs do not tell."""
-    most, costs = _most_degree(problem), problem.costs
-    if most <= max(problem.degrees) or not isinstance(costs, CostModel):
-        return most > max(problem.degrees)
-    mode = costs.mode(cascade, gpus)
-    return costs.memory_in(mode, cascade, most).total <= costs.memory_bytes
-
-
-def _most_degree(problem: PlanningProblem) -> int:
-    """The largest degree that `planner.max_degree` could allow."""
-    costs, most = problem.costs, problem.num_gpus
-    if isinstance(costs, CostModel) and has_no_ring(costs):
-        most = min(most, costs.model.num_heads)
-    return allowed_degrees(problem.num_gpus, most)[-1]
+        widest = problem.degrees[-1]
+        max_degree = problem.max_degree or (widest if widest < widest_degree(costs) else 0)
+        return roomier_text(costs, cascade, gpus, smaller, max_degree=max_degree)
+    is_limited = problem.degrees[-1] < problem.num_gpus
+    raising = "raise planner.max_degree, or " if is_limited else ""
+    return f"{raising}{smaller}, or use more GPUs or GPUs with more memory"

@@ -136,7 +136,7 @@ def _works(problem: PlanningProblem, variants: Variants) -> list[_Work]:
 def _least_speeds(problem: PlanningProblem, variants: Variants) -> dict[Kind, float]:
     """Of each kind of block, the least sum of its GPUs' speeds."""
     speeds: dict[Kind, float] = {}
-    for of_degree in problem.blocks.values():
+    for of_degree in problem.allowed_blocks.values():
         for gpus in of_degree:
             kind = variants.kind(gpus)
             speed = sum([problem.costs.gpu_speed(gpu) for gpu in gpus])

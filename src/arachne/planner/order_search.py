@@ -100,7 +100,7 @@ class OrderSearch:
         self._rng = rng
         self._num_gpus = problem.num_gpus
         self._clips = problem.batch.clips
-        self._blocks = list(problem.blocks.values())
+        self._blocks = list(problem.allowed_blocks.values())
         self._known: dict[tuple[int, int], tuple[dict[Gpus, float], list[list[Gpus]]]] = {}
         self._handoff_s: dict[tuple[int, int, Gpus, Gpus], float] = {}
 

@@ -1,6 +1,5 @@
 """Plans of other systems without their barriers: starts for ours where they keep its rules."""
 
-from arachne.core.blocks import plan_blocks
 from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
 from arachne.planner.fcp import plan_fcp
@@ -32,7 +31,7 @@ def peer_plans(problem: PlanningProblem, planner: str) -> list[Plan]:
     size = len(problem.batch.clips) * problem.num_gpus
     if problem.iterations < ITERATIONS_OF_A_START or size > _MOST_CLIPS_TIMES_GPUS:
         return []
-    of_degree = plan_blocks(problem.num_gpus, problem.degrees)  # also those that we do not try
+    of_degree = problem.allowed_blocks  # also those that we do not try
     plans: list[Plan] = []
     for system in SYSTEMS:
         try:

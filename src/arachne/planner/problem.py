@@ -89,6 +89,7 @@ class PlanningProblem:
         seed: Seed of the search.
         iterations: Search steps after the warm start.
         shape_settings: What bounds the shapes of clips, as messages name it.
+        max_degree: The setting that bounds degrees, also on more GPUs, for messages; 0 = none.
     """
 
     batch: Batch
@@ -100,6 +101,7 @@ class PlanningProblem:
     iterations: int = 2000
     next_batch: Batch | None = None
     shape_settings: str = SHAPE_SETTINGS
+    max_degree: int = 0
 
     def __post_init__(self) -> None:
         assert self.degrees, "at least one degree is allowed"
@@ -119,18 +121,24 @@ class PlanningProblem:
 
     @property
     def has_blocks_from_both_ends(self) -> bool:
-        """Whether plans look at blocks that lie from the last GPU on.
+        """Whether block trees have blocks that lie from the last GPU on.
 
         Not with encoders, which fill what is left over: there they did as often harm, since the
-        search has more to try.
+        search has more trees to try.
         """
         return not self.has_encoders and has_blocks_from_both_ends(self.num_gpus, self.degrees)
 
     @property
+    def allowed_blocks(self) -> dict[int, tuple[Block, ...]]:
+        """All blocks that plans may use; the search on whole plans looks at them."""
+        return plan_blocks(self.num_gpus, self.degrees)
+
+    @property
     def blocks(self) -> dict[int, tuple[Block, ...]]:
-        """The blocks that plans look at, of each degree in order of their first GPU."""
-        named = plan_blocks if self.has_blocks_from_both_ends else aligned_blocks
-        return named(self.num_gpus, self.degrees)
+        """The blocks of block trees, of each degree in order of their first GPU."""
+        if self.has_blocks_from_both_ends:
+            return self.allowed_blocks
+        return aligned_blocks(self.num_gpus, self.degrees)
 
     def clip(self, cascade: Cascade) -> BatchClip:
         """The first clip of a cascade."""

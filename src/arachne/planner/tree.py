@@ -6,10 +6,12 @@ number of iterations give the same plan on every machine.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from arachne.core.errors import InfeasibleError
 from arachne.core.plan import Plan
 from arachne.planner.encoder_search import plan_with_encoders
+from arachne.planner.few_clips import plan_few_clips
 from arachne.planner.lower_bound import lower_bound_s
 from arachne.planner.peer_starts import peer_plans
 from arachne.planner.problem import Planner, PlanningProblem
@@ -50,8 +52,14 @@ def shortest_plan(problem: PlanningProblem, baselines: Sequence[Plan]) -> Plan:
     if problem.has_encoders:
         if found := plan_with_encoders(problem, variants, bound_s, NAME, plans):
             plans.append(found)
-    elif best := searched(variants, baselines, bound_s):
-        plans.append(scheduled_as_given(problem, NAME, best.placements()))
+    else:
+        starts = list(baselines)
+        best_s = min([plan.makespan_s for plan in plans], default=inf)
+        if few := plan_few_clips(variants, NAME, best_s):
+            plans.append(few)
+            starts.append(few)
+        if best := searched(variants, starts, bound_s):
+            plans.append(scheduled_as_given(problem, NAME, best.placements()))
     if not plans:
         raise InfeasibleError(
             f"planner {NAME!r}: each clip fits on some blocks, but no set of blocks of which any "

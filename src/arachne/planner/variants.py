@@ -156,7 +156,7 @@ class Variants:
     def kinds_of_degree(self) -> dict[int, tuple[Gpus, ...]]:
         """Of each allowed degree, the first block of each kind."""
         found: dict[int, tuple[Gpus, ...]] = {}
-        of_degree = self.problem.blocks
+        of_degree = self.problem.allowed_blocks
         for degree, of_plans in of_degree.items():
             firsts: dict[Kind, Gpus] = {}
             for gpus in of_plans:

@@ -16,7 +16,7 @@ from arachne.reporting.epoch_figures import (
 )
 from arachne.reporting.page_document import document
 from arachne.reporting.page_parts import figures_table, notes_list, shape_legend
-from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, failures
+from arachne.reporting.planner_figures import COLUMNS, PlannerFigures, cells, notes
 from arachne.reporting.shape_colours import shape_paints
 from arachne.reporting.timeline import timeline
 
@@ -72,7 +72,7 @@ def render_comparison(
     plans, traces = [step.plan for step in steps], [step.trace for step in steps]
     legend = shape_legend(paints, plans, traces, has_unknown=False)
     body = (
-        f"{notes_list([*failures(figures), *epoch_notes(epoch)])}<h2>Planners</h2>"
+        f"{notes_list([*notes(figures), *epoch_notes(epoch)])}<h2>Planners</h2>"
         "<p class='why'>Simulated on the same batches. A plan with more than one phase has "
         "barriers over all GPUs; launches over the cap need more memory than a GPU has.</p>"
         f'<div class="panel">{_planners_table(figures)}{_sentences(beneath)}</div>'

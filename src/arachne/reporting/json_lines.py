@@ -1,17 +1,23 @@
 """JSON Lines files that a killed run may have left with a torn line."""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
 from arachne.core.errors import DataError
+from arachne.core.new_file import opened_anew
+from arachne.core.refused_write import fix_of, refusal
 from arachne.core.strict_json import from_json
+from arachne.core.units import bytes_text
 
 T = TypeVar("T")
+
+_MOST_LINE_BYTES = 2**26
+"""Tens of times a plan of 4,096 clips on 1,024 GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,7 @@ def read_json_lines(
     notes: list[str] = []
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(_lines(file, path), start=1):
                 if not line.strip():
                     continue
                 try:
@@ -79,7 +85,7 @@ def read_json_lines(
     except FileNotFoundError:
         return JsonLines(values=(), notes=())
     except OSError as error:
-        raise DataError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {str(path)!r}: {refusal(error)}; {fix_of(error)}") from error
     return JsonLines(values=tuple(values), notes=tuple(notes))
 
 
@@ -88,12 +94,12 @@ def steps_in(path: Path) -> tuple[int, ...]:
     found: set[int] = set()
     try:
         with path.open("rb") as file:
-            for line in file:
+            for line in _lines(file, path):
                 try:
                     found.add(msgspec.json.decode(line, type=_Head).step)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     continue
-    except OSError:
+    except (OSError, DataError):
         return ()
     return tuple(sorted(found))
 
@@ -103,12 +109,15 @@ def keep_lines(path: Path, is_kept: Callable[[int, str], bool]) -> None:
 
     The file is replaced in one go: a kill leaves either the old or the new one. A missing file
     stays missing.
+
+    Raises:
+        DataError: A line is longer than any of ours.
     """
     if not path.exists():
         return
     partial = path.with_name(path.name + ".partial")
-    with path.open("rb") as file, partial.open("wb") as kept:
-        for line in file:
+    with path.open("rb") as file, opened_anew(partial) as kept:
+        for line in _lines(file, path):
             try:
                 head = msgspec.json.decode(line, type=_Head)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -116,6 +125,23 @@ def keep_lines(path: Path, is_kept: Callable[[int, str], bool]) -> None:
             if is_kept(head.step, head.kind):
                 kept.write(line if line.endswith(b"\n") else line + b"\n")
     partial.replace(path)
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a file; one that would take the memory is refused.
+
+    Raises:
+        DataError: A line is longer than any of ours.
+    """
+    number = 1
+    while line := file.readline(_MOST_LINE_BYTES + 1):
+        if len(line) > _MOST_LINE_BYTES:
+            raise DataError(
+                f"{path}, line {number} has more than {bytes_text(_MOST_LINE_BYTES)}, which no run "
+                "writes; move the file away, or keep the lines before that one"
+            )
+        yield line
+        number += 1
 
 
 def _wrong_line(path: Path, number: int, error: Exception) -> DataError:

@@ -35,6 +35,9 @@ class PlannerFigures:
     failure: str = ""
 
 
+_ROUNDING = 5e-4
+"""What a table of three decimals does not show."""
+
 COLUMNS = ("mean step", "× arachne", "× bound", "over cap", "worst", "idle", "plan time", "phases")
 """Heads of the figures' columns, after the planner's name; a narrow terminal leaves out the last
 ones first.
@@ -55,9 +58,20 @@ def cells(figures: PlannerFigures) -> tuple[str, ...]:
     )
 
 
-def failures(figures: Sequence[PlannerFigures]) -> list[str]:
-    """A line for each planner that found no plan."""
-    return [f"{row.name}: {row.failure}" for row in figures if row.failure]
+def notes(figures: Sequence[PlannerFigures]) -> list[str]:
+    """A line for each planner that found no plan, and one about those that are below the bound."""
+    lines = [f"{row.name}: {row.failure}" for row in figures if row.failure]
+    below = [
+        row.name
+        for row in figures
+        if row.bound_geomean is not None and row.bound_geomean < 1.0 - _ROUNDING
+    ]
+    if below:
+        lines.append(
+            f"below 1 × bound: {', '.join(below)}; the bound holds within the memory cap and for "
+            "the degrees of plans: 2^k, 3·2^k, the whole cluster and, of a small one, divisors"
+        )
+    return lines
 
 
 def _text(value: float | None, text: Callable[[float], str]) -> str:

@@ -1,5 +1,6 @@
 """Everything a report shows, read from a run directory."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from arachne.core.batch import Batch
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.refused_write import refusal
 from arachne.core.trace import Trace
 from arachne.core.units import bytes_text, count_text
 from arachne.reporting.comparison import Strategy, read_comparison
@@ -34,6 +36,7 @@ from arachne.reporting.trace_files import joined_traces, read_rank_logs, traced_
 MAX_TRACED_STEPS = 64
 """Steps whose spans are read; a long run is sampled evenly, its first and last step included."""
 
+_STEP_FOLDER = re.compile(r"step-[0-9]{6,12}")
 _MAX_SAMPLES = 24
 _MAX_SHEETS = 8
 _MAX_SAMPLE_BYTES = 4_000_000
@@ -117,12 +120,12 @@ def read_report_data(run_dir: Path) -> ReportData:
         raise DataError(
             f"there is no folder {str(run_dir)!r}; name the `dir` of a run file's [run]"
         )
+    check_kinds(run_dir)
     if not any((run_dir / name).exists() for name in (METRICS, PLANS, TRACES)):
         raise DataError(
             f"{str(run_dir)!r} is not a run: it has no {METRICS}, {PLANS} or {TRACES}/; "
             "name the folder that `arachne train` wrote"
         )
-    check_kinds(run_dir)
     metrics = read_metrics(run_dir)
     plans, plan_notes = read_plans(run_dir)
     batches, batch_notes = read_batches(run_dir)
@@ -185,17 +188,26 @@ def _strategies(run_dir: Path, notes: list[str]) -> tuple[Strategy, ...]:
 def _samples(run_dir: Path, notes: list[str]) -> tuple[Sample, ...]:
     folder = run_dir / SAMPLES
     pictures = sorted(folder.glob("*.png"))
-    sheets = sorted(folder.glob(f"step-*/{SHEET}"), reverse=True)
+    found = sorted(folder.glob(f"step-*/{SHEET}"), reverse=True)
+    sheets = [path for path in found if _STEP_FOLDER.fullmatch(path.parent.name)]
+    others = (path for path in found if path not in sheets)
+    notes += [f"{path.relative_to(run_dir)} is of no step; left out" for path in others]
     shown = {path: path.stem for path in pictures[:_MAX_SAMPLES]}
     shown |= {path: _sheet_name(path) for path in sheets[:_MAX_SHEETS]}
     samples: list[Sample] = []
     for path, name in shown.items():
-        png = path.read_bytes()
+        try:
+            num_bytes = path.stat().st_size
+            with path.open("rb") as file:
+                png = file.read(_MAX_SAMPLE_BYTES)
+        except OSError as error:
+            notes.append(f"{path.relative_to(run_dir)}: {refusal(error)}; left out")
+            continue
         if not png.startswith(_PNG_SIGNATURE):
             notes.append(f"{path.relative_to(run_dir)} is not a PNG picture; left out")
-        elif len(png) > _MAX_SAMPLE_BYTES:
+        elif num_bytes > _MAX_SAMPLE_BYTES:
             notes.append(
-                f"{path.relative_to(run_dir)} has {bytes_text(len(png))}; pictures above "
+                f"{path.relative_to(run_dir)} has {bytes_text(num_bytes)}; pictures above "
                 f"{bytes_text(_MAX_SAMPLE_BYTES)} are left out"
             )
         else:

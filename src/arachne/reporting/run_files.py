@@ -16,6 +16,7 @@ RUN_DIR/
 └── trace.perfetto.json     for https://ui.perfetto.dev
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,7 @@ from arachne.core.batch import Batch
 from arachne.core.errors import DataError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
+from arachne.core.refused_write import fix_of, refusal_at
 from arachne.core.strict_json import to_json
 from arachne.reporting.json_lines import append_line, keep_lines, read_json_lines
 
@@ -137,9 +139,18 @@ def check_kinds(run_dir: Path, *more: str) -> None:
     `more` are names of further files.
 
     Raises:
-        DataError: Such a thing is there.
+        DataError: Such a thing is there, or this user may not look.
     """
-    for pattern in (*_FILES, *more, *_FOLDERS):
+    try:
+        _check_kinds(run_dir, (*_FILES, *more, *_FOLDERS))
+    except OSError as error:
+        raise DataError(
+            f"{str(run_dir)!r} cannot be read: {refusal_at(error, run_dir)}; {fix_of(error)}"
+        ) from error
+
+
+def _check_kinds(run_dir: Path, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
         what = "folder" if pattern in _FOLDERS else "file"
         for path in run_dir.glob(pattern) if "*" in pattern else [run_dir / pattern]:
             is_right = path.is_dir() if what == "folder" else path.is_file()

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arachne.core.new_file import written_aside
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog, trace_from_logs
 from arachne.core.trace import Span, Trace
@@ -67,7 +68,7 @@ def write_perfetto(
     rank. Steps follow one another, and both kinds of one step begin together. A launch is a slice
     named by `plans` (by step), and what happened in it lies inside.
     """
-    with path.open("w", encoding="utf-8") as file:
+    with written_aside(path) as partial, partial.open("w", encoding="utf-8") as file:
         json.dump({"displayTimeUnit": "ms", "traceEvents": perfetto_events(traces, plans)}, file)
 
 

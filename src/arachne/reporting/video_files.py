@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from arachne.core.errors import DataError
+from arachne.core.new_file import written_aside
 
 _CODEC = "libx264"
 _QUALITY = {"crf": "18", "preset": "fast"}
@@ -33,8 +34,10 @@ def write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
     _, height, width, _ = frames.shape
     padded = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with av.open(str(partial), mode="w", format="mp4") as container:
+    with (
+        written_aside(path) as partial,
+        av.open(str(partial), mode="w", format="mp4") as container,
+    ):
         rate = Fraction(fps).limit_denominator(1001)
         stream = container.add_stream(_CODEC, rate=rate, options=_QUALITY)
         stream.width, stream.height, stream.pix_fmt = padded.shape[2], padded.shape[1], "yuv420p"
@@ -42,7 +45,6 @@ def write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
-    partial.replace(path)
 
 
 def read_mp4(path: Path) -> np.ndarray:
@@ -79,9 +81,8 @@ def contact_sheet(
         sheet.paste(strip, (0, top))
         top += strip.height + _GAP
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    sheet.save(partial, format="PNG")
-    partial.replace(path)
+    with written_aside(path) as partial:
+        sheet.save(partial, format="PNG")
 
 
 def _strip(label: str, frames: np.ndarray, columns: int, max_side: int | None) -> Image.Image:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed
 from torch.distributed import FileStore
@@ -60,6 +60,14 @@ class _Outcome:
     at_s: float = 0.0
 
 
+class _RankFailedError(Exception):
+    """Which rank's failure is to be reported."""
+
+    def __init__(self, rank: int, outcome: _Outcome) -> None:
+        super().__init__(outcome.message)
+        self.rank, self.outcome = rank, outcome
+
+
 def run_ranks(
     world_size: int,
     target: Callable[..., Any],
@@ -74,7 +82,8 @@ def run_ranks(
         ArachneError: A rank raised it; the other ranks are ended.
         LostRankError: A rank ended without a result.
         RuntimeError: A rank met a bug; the message is its traceback.
-        Interrupted: A signal came, and some rank ended by it.
+        Interrupted: A signal came, and some rank ended by it. An error that is not of the signal,
+            such as of the checkpoint that it asked for, is raised all the same.
     """
     kind = resolved_device_kind(device)
     context: Any = multiprocessing.get_context("spawn" if kind == "cuda" else "fork")
@@ -109,11 +118,11 @@ def run_ranks(
                 raise Interrupted(received[0])
             try:
                 results = _collect(processes, pipes)
-            except (ArachneError, RuntimeError):
-                if received:
+            except _RankFailedError as failed:
+                if received and _is_of_signals(failed.outcome, processes, received):
                     raise Interrupted(received[0]) from None
                 _raise_hang(folder.path)
-                raise
+                _raise(failed.rank, failed.outcome)
         patience_s = _PATIENCE_S
         return results
     finally:
@@ -215,7 +224,7 @@ def _collect(processes: list[Any], pipes: list[multiprocessing.connection.Connec
             else:
                 results[rank] = outcome.result
     if failures:
-        _raise(*_culprit(failures, rank_of_pipe, processes, pipes))
+        raise _RankFailedError(*_culprit(failures, rank_of_pipe, processes, pipes))
     return [results[rank] for rank in range(len(processes))]
 
 
@@ -273,6 +282,13 @@ def _precedence(outcome: _Outcome) -> tuple[bool, int, float]:
     return outcome.is_consequence, order, outcome.at_s if order == 2 else 0.0
 
 
+def _is_of_signals(outcome: _Outcome, processes: list[Any], received: Sequence[int]) -> bool:
+    """Whether a rank failed since a signal ended it, or another one that it could not reach."""
+    by_signal = {code for number in received for code in (-number, 128 + number)}
+    was_ended = any(process.exitcode in by_signal for process in processes)
+    return outcome.is_consequence or (was_ended and outcome.error_kind == "LostRankError")
+
+
 def _raise_hang(folder: Path) -> None:
     """If the watchdog ended the ranks, its words explain all that they failed with."""
     path = headline_path(folder)
@@ -280,7 +296,7 @@ def _raise_hang(folder: Path) -> None:
         raise LostRankError(f"{path.read_text(encoding='utf-8')}; {GO_ON}") from None
 
 
-def _raise(rank: int, outcome: _Outcome) -> None:
+def _raise(rank: int, outcome: _Outcome) -> NoReturn:
     kind = getattr(errors, outcome.error_kind, None)
     if kind is not None:
         raise kind(outcome.message)

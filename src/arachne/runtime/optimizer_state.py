@@ -73,6 +73,7 @@ def state_kinds(make: Make, what: str, num_dims: int, like: Tensor) -> StateKind
 
 
 _CHOOSE = "choose another optimizer"
+_MOST_NUMBER = torch.finfo(torch.float32).max
 
 
 def _without_lr(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +87,11 @@ def _kinds(what: str, tensor: Tensor, state: Mapping[str, Any]) -> StateKinds:
         if isinstance(value, Tensor) and value.shape == tensor.shape:
             arrays.append(name)
         elif isinstance(value, int | float) or (isinstance(value, Tensor) and value.ndim == 0):
+            if not abs(float(value)) <= _MOST_NUMBER:
+                raise ConfigError(
+                    f"{what} keeps {name!r}, which is {float(value)}; checkpoints hold numbers up "
+                    f"to {_MOST_NUMBER:.2g}, so {_CHOOSE}"
+                )
             numbers[name] = value
         elif value is not None:
             found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

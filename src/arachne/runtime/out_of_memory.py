@@ -13,8 +13,13 @@ import torch
 from arachne.runtime import collectives
 from arachne.runtime.process_groups import RankGroup
 
-_ON_HOST = ("can't allocate memory", "not enough memory")
-"""What torch's allocator of host memory says in a plain RuntimeError: on Linux, elsewhere."""
+_WORDS = (
+    "can't allocate memory",  # torch's allocator of host memory, on Linux
+    "not enough memory",  # the same elsewhere
+    "CUDA error: out of memory",  # CUDA itself: pinned memory, streams, a kernel's own memory
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""What is said in a plain RuntimeError where it is not torch's allocator of the device."""
 
 
 class GivenUpError(Exception):
@@ -39,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that a device or the host has no memory left."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _ON_HOST)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
 
 
 class LaunchGate:

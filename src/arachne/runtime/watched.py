@@ -4,12 +4,12 @@ import faulthandler
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from arachne.core.batch import Batch
+from arachne.core.child_python import module_command, module_environment
 from arachne.core.held_signals import signals_held_back
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.strict_json import to_json
@@ -101,7 +101,7 @@ def _start(
     )
     with signals_held_back():  # the ranks decide when the run ends
         return subprocess.Popen(
-            [sys.executable, "-m", "arachne.runtime.watchdog", to_json(order)],
+            module_command("arachne.runtime.watchdog", to_json(order)),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env=module_environment(),
         )

@@ -7,7 +7,7 @@ import torch
 
 from arachne.core import errors
 from arachne.core.errors import ArachneError, CheckpointError
-from arachne.core.refused_write import refusal
+from arachne.core.refused_write import fix_of, refusal_at
 from arachne.runtime import collectives
 from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.world import World
@@ -31,7 +31,7 @@ def do_together(world: World, group: RankGroup, action: Callable[[], T]) -> T:
     except ArachneError as error:
         failure = error
     except OSError as error:
-        failure = CheckpointError(f"the disk cannot be used: {_words(error)}")
+        failure = CheckpointError(f"the disk cannot be used: {refusal_at(error)}; {fix_of(error)}")
     if failure is not None:
         world.store.set(f"failure/{world.rank}", f"{type(failure).__name__}:{failure}")
     # The lowest rank that failed wins, since the largest ballot does.
@@ -45,11 +45,6 @@ def do_together(world: World, group: RankGroup, action: Callable[[], T]) -> T:
     # Nobody may fail again, and write another message, before all have read this one.
     collectives.all_reduce_max(highest, group)
     raise getattr(errors, name)(message) from failure
-
-
-def _words(error: OSError) -> str:
-    """What the system says, and of which file."""
-    return refusal(error) if error.filename is None else f"{refusal(error)}: {error.filename!r}"
 
 
 def all_agree(world: World, group: RankGroup, is_true: bool) -> bool:

@@ -10,6 +10,9 @@ from arachne.trainer.checkpoint_files import CheckpointIndex, TrainState
 from arachne.trainer.checkpoint_reader import read_index, verified
 from arachne.trainer.config import RunConfig
 
+_COUNTING = ("adamw", "muon")
+"""Optimizers whose `step` is the number of updates; others count as they like."""
+
 
 def loadable(path: Path) -> CheckpointIndex:
     """The index of a checkpoint that is whole, and whose state can be read to the last word.
@@ -39,6 +42,9 @@ def _read(state: TrainState) -> None:
     config = from_json(state.config_json, RunConfig, what="its settings")
     if config.run.seed != state.seed:
         raise DataError(f"its seed is {state.seed}, but {config.run.seed} in its settings")
+    step = state.numbers.get("step", state.num_updates)
+    if config.optimizer.name in _COUNTING and step != state.num_updates:
+        raise DataError(f"its optimizer counts {step} updates, and it has {state.num_updates}")
     for what, text in (
         ("its cluster", state.cluster_json),
         ("the cluster of its plans", state.requested_cluster_json),

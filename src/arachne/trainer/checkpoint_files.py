@@ -18,13 +18,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite, log2
+from math import inf, isfinite, log2
 from pathlib import Path
 
 import numpy as np
 
 from arachne.core.errors import CheckpointError, DataError
-from arachne.core.refused_write import refusal
+from arachne.core.new_file import opened_anew
+from arachne.core.refused_write import fix_of, refusal_at
 from arachne.core.strict_json import from_json, to_json
 from arachne.trainer.shard_file import Extent
 
@@ -33,6 +34,8 @@ MASTER = "master"
 
 FORMAT = 2
 """Version of the layout; a reader refuses any other."""
+
+_MOST_BEST_BYTES = 10_000
 
 LOSSES_KEPT = 1000
 """Losses that a checkpoint holds: the newest. `metrics.jsonl` has all of them."""
@@ -116,6 +119,9 @@ class Clips:
     num_clips: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        assert self.num_clips >= 1, f"{self.num_clips} clips"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
@@ -159,13 +165,11 @@ class TrainState:
             f"{self.num_updates} updates in {self.step} steps"
         )
         assert self.world_size >= 1, f"a world of {self.world_size} ranks"
-        assert len(self.losses) <= LOSSES_KEPT, f"{len(self.losses)} losses"
+        most = min(self.num_updates, LOSSES_KEPT)
+        assert len(self.losses) <= most, f"{len(self.losses)} losses of {self.num_updates} updates"
         assert all(isfinite(loss) for loss in self.losses), "JSON has no NaN"
         for name, number in self.numbers.items():
             assert abs(number) <= _MOST_NUMBER, f"{name} is {number}"
-        step = self.numbers.get("step", 0.0)
-        assert step >= 0.0, f"the optimizer's step is {step}"
-        assert step == int(step), f"the optimizer's step is {step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +223,21 @@ class StepFolder:
 
 
 def step_folders(root: Path) -> tuple[StepFolder, ...]:
-    """All folders of steps, newest first; a committed one comes before the one it replaced."""
-    if not root.is_dir():
-        return ()
+    """All folders of steps, newest first; a committed one comes before the one it replaced.
+
+    Raises:
+        CheckpointError: This user may not look into `root`.
+    """
+    try:
+        found = _step_folders(root) if root.is_dir() else []
+    except OSError as error:
+        raise CheckpointError(
+            f"the run's checkpoints cannot be read: {refusal_at(error)}; {fix_of(error)}"
+        ) from error
+    return tuple(sorted(found, key=lambda folder: (-folder.step, folder.suffix)))
+
+
+def _step_folders(root: Path) -> list[StepFolder]:
     folders: list[StepFolder] = []
     for path in root.iterdir():
         match = _STEP_FOLDER.fullmatch(path.name)
@@ -229,7 +245,7 @@ def step_folders(root: Path) -> tuple[StepFolder, ...]:
             folder = StepFolder(path=path, step=int(match[1]), suffix=match[2] or "")
             if path.name == step_name(folder.step) + folder.suffix:  # no second name for a step
                 folders.append(folder)
-    return tuple(sorted(folders, key=lambda folder: (-folder.step, folder.suffix)))
+    return folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +254,10 @@ class Best:
 
     step: int
     loss: float
+
+    def __post_init__(self) -> None:
+        assert self.step >= 1, f"step {self.step}"
+        assert 0.0 <= self.loss < inf, f"loss {self.loss}"
 
 
 def known_best(root: Path) -> Best | None:
@@ -250,6 +270,8 @@ def known_best(root: Path) -> Best | None:
     try:
         if path.exists() and not path.is_file():
             raise DataError("it is no file")
+        if path.exists() and path.stat().st_size > _MOST_BEST_BYTES:
+            raise DataError(f"it has {path.stat().st_size:,} bytes")
         return from_json(path.read_bytes(), Best, what=BEST)
     except FileNotFoundError:
         return None
@@ -294,8 +316,10 @@ def sha256_of(path: Path) -> str:
 
 def write_synced(path: Path, text: str) -> None:
     """Write a text file whose bytes are on the disk when this returns."""
-    path.write_text(text, encoding="utf-8")
-    sync(path)
+    with opened_anew(path) as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync(path: Path) -> None:
@@ -308,16 +332,23 @@ def sync(path: Path) -> None:
 
 
 def has_checkpoints(run_dir: Path) -> bool:
-    """Whether a checkpoint was ever committed there; what a crash left half-written is none."""
+    """Whether a checkpoint was ever committed there; what a crash left half-written is none.
+
+    Raises:
+        CheckpointError: This user may not look.
+    """
     folders = step_folders(checkpoints_dir(run_dir))
     return any(folder.suffix in ("", REPLACED) for folder in folders)
 
 
-def way_on(run_dir: Path) -> str:
+def way_on(run_dir: Path, fix: str = "free space") -> str:
     """What a message advises after the disk refused something: resuming needs a checkpoint."""
-    if has_checkpoints(run_dir):
-        return "earlier checkpoints are untouched; free space, then go on with --resume"
-    return "there is no earlier checkpoint; free space or change run.dir, and start again"
+    try:
+        if not has_checkpoints(run_dir):
+            return f"there is no earlier checkpoint; {fix} or change run.dir, and start again"
+    except CheckpointError:
+        return f"checkpoints that are there are untouched; {fix}, then go on with --resume"
+    return f"earlier checkpoints are untouched; {fix}, then go on with --resume"
 
 
 @contextmanager
@@ -328,5 +359,6 @@ def disk_errors_named(run_dir: Path, name: str = "") -> Iterator[None]:
     except OSError as error:
         folder = checkpoints_dir(run_dir) / name
         raise CheckpointError(
-            f"checkpoint {str(folder)!r} cannot be written: {refusal(error)}; {way_on(run_dir)}"
+            f"checkpoint {str(folder)!r} cannot be written: {refusal_at(error, folder)}; "
+            f"{way_on(run_dir, fix_of(error))}"
         ) from error

@@ -65,9 +65,10 @@ def verified(path: Path) -> CheckpointIndex:
 
 def _fault_of(file: Path, shard: ShardFile) -> str:
     """What is wrong with a shard; empty if nothing is."""
-    if not file.is_file():
-        return f"{shard.name} is missing; it held {_names_text(_names(shard))}"
     try:
+        if not file.is_file():
+            lack = "is no file" if file.exists() else "is missing"
+            return f"{shard.name} {lack}; it held {_names_text(_names(shard))}"
         num_bytes = file.stat().st_size
         sha256 = sha256_of(file) if num_bytes == shard.num_bytes else None
         if sha256 == shard.sha256:
@@ -207,18 +208,12 @@ def read_index(path: Path) -> CheckpointIndex:
     """The index of a checkpoint, compared with its own SHA-256.
 
     Raises:
-        CheckpointError: It is missing, damaged, of another format or step, or names a file that
-            is no shard.
+        CheckpointError: It is missing, damaged, of another format or step, may not be read, or
+            names a file that is no shard.
     """
-    for name in (INDEX, INDEX_HASH):
-        if not (path / name).is_file():
-            raise CheckpointError(f"checkpoint {path.name}: {name} is missing; {_LOST_INDEX}")
-        if (path / name).stat().st_size > _MOST_INDEX_BYTES:
-            raise CheckpointError(
-                f"checkpoint {path.name}: {name} has more than {_MOST_INDEX_BYTES:,} bytes, which "
-                f"no ledger of ours has; {_LOST_INDEX}"
-            )
     try:
+        for name in (INDEX, INDEX_HASH):
+            _check_file(path, name)
         content, needed = (path / INDEX).read_bytes(), (path / INDEX_HASH).read_bytes()
         found = sha256_of(path / INDEX)
     except OSError as error:
@@ -237,6 +232,17 @@ def read_index(path: Path) -> CheckpointIndex:
 
 
 _LOST_INDEX = "it describes all parameters"
+
+
+def _check_file(path: Path, name: str) -> None:
+    if not (path / name).is_file():
+        lack = "is no file" if (path / name).exists() else "is missing"
+        raise CheckpointError(f"checkpoint {path.name}: {name} {lack}; {_LOST_INDEX}")
+    if (path / name).stat().st_size > _MOST_INDEX_BYTES:
+        raise CheckpointError(
+            f"checkpoint {path.name}: {name} has more than {_MOST_INDEX_BYTES:,} bytes, which "
+            f"no ledger of ours has; {_LOST_INDEX}"
+        )
 
 
 def _check_index(path: Path, index: CheckpointIndex) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
+from arachne.core.refused_write import refusal_at
 from arachne.core.units import count_text
 from arachne.data.known_rows import replaced_paths
 from arachne.trainer.settings.data import DataSettings
@@ -17,7 +18,8 @@ _GOES_ON = "the run goes on with the clips of its ledger; --rescan takes those t
 def replaced_files(data: DataSettings, ledger: Ledger) -> tuple[str, ...]:
     """Files that hold other content than when a run's ledger was made, in the ledger's order.
 
-    A file of the size and modification time that it had is taken for the same; others are read.
+    A file of the stamp that it had is taken for the same; others are read, as `replaced_paths` has
+    it.
     """
     replaced: dict[str, None] = {}
     for source in sources(data):
@@ -38,8 +40,9 @@ def dataset_changes_text(data: DataSettings, ledger: Ledger, replaced: Sequence[
     """
     try:
         listed = {clip.name: clip for clip in listed_clips(data)}
-    except DataError as error:
-        return f"the dataset cannot be listed any more ({error}); {_GOES_ON}"
+    except (DataError, OSError) as error:
+        why = refusal_at(error) if isinstance(error, OSError) else error
+        return f"the dataset cannot be listed any more ({why}); {_GOES_ON}"
     known = {row.clip.listed.name: row.clip.listed for row in ledger.rows}
     added = [clip for name, clip in listed.items() if name not in known]
     removed = [clip for name, clip in known.items() if name not in listed]

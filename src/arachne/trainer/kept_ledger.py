@@ -9,8 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
-from arachne.core.errors import DataError
-from arachne.core.refused_write import refusal
+from arachne.core.errors import DamagedFileError, DataError
+from arachne.core.refused_write import fix_of, refusal_at
 
 KEPT = "ledger.before.parquet"
 """Name of the copy, beside the ledger."""
@@ -20,7 +20,7 @@ def keep_ledger(ledger: Path) -> None:
     """Set a copy of the ledger aside, unless one is there already.
 
     Raises:
-        DataError: It cannot be written.
+        DataError: It cannot be read, or the copy not be written.
     """
     kept = ledger.with_name(KEPT)
     if kept.exists() or not ledger.is_file():
@@ -30,7 +30,9 @@ def keep_ledger(ledger: Path) -> None:
         shutil.copyfile(ledger, partial)
         partial.replace(kept)
     except OSError as error:
-        raise DataError(f"{str(kept)!r} cannot be written: {refusal(error)}; free space") from error
+        raise DataError(
+            f"{str(kept)!r} cannot be written: {refusal_at(error, kept)}; {fix_of(error)}"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -38,7 +40,10 @@ def keep_ledger(ledger: Path) -> None:
 def give_back_ledger(ledger: Path) -> None:
     """Let the ledger that was set aside stand again; without one, all stays as it is.
 
-    A copy that cannot be read is none.
+    A damaged copy is none. One that cannot be read now stays: it is the run's only ledger.
+
+    Raises:
+        DataError: It may not be read, needs more memory than there is, or is of another version.
     """
     kept = ledger.with_name(KEPT)
     if not kept.is_file():
@@ -46,8 +51,12 @@ def give_back_ledger(ledger: Path) -> None:
     from arachne.data.manifest import read_manifest  # with pyarrow, which takes a while to import
 
     try:
-        read_manifest(kept)
-    except DataError:
+        read_manifest(
+            kept,
+            remedy="it is the run's ledger from before it was made anew: go on with the version of "
+            "Arachne that wrote it, or move it away to have the dataset read again",
+        )
+    except DamagedFileError:
         kept.unlink()
     else:
         kept.replace(ledger)

@@ -7,6 +7,7 @@ the end of the run. Deleting the reports forgets it.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from arachne.core.batch import Batch
@@ -14,6 +15,7 @@ from arachne.core.errors import DataError, RankMemoryError
 from arachne.core.launch_mode import LaunchMode
 from arachne.core.model_shape import ModelShape
 from arachne.core.placed_plan import PlacedPlan
+from arachne.core.refused_write import fix_of, refusal_at
 from arachne.core.strict_json import from_json, to_json
 from arachne.core.units import bytes_text, step_text
 from arachne.cost.memory import raised_reserve
@@ -30,7 +32,12 @@ MEMORY_REPORTS = "out-of-memory-*.json"
 
 _STORE_KEY = "out of memory"
 
+_PATIENCE = timedelta(seconds=10)
+"""How long the report of another rank may take to be written."""
+
 LESS_HELD_OUT = "set validation.clips lower, or draw smaller samples (validation.sample_shape)"
+
+_FORGET = "delete it, and plans count on what the model predicts"
 
 _LESS_STATE = "set optimizer.gradients = 'bfloat16' or 'host', or use more GPUs"
 
@@ -124,12 +131,19 @@ def reserves_of_run(
 
 
 def _read(path: Path) -> MemoryReport:
+    what = f"report {str(path)!r}"
     try:
-        return from_json(path.read_bytes(), MemoryReport, what=f"report {str(path)!r}")
-    except DataError as error:
+        if not path.is_file():
+            raise DataError(f"{what} is no file; move it away")
+        content = path.read_bytes()
+    except OSError as error:
         raise DataError(
-            f"{error}; delete it, and plans count on what the model predicts"
+            f"{what} cannot be read: {refusal_at(error, path)}; {fix_of(error)}, or {_FORGET}"
         ) from error
+    try:
+        return from_json(content, MemoryReport, what=what)
+    except DataError as error:
+        raise DataError(f"{error}; {_FORGET}") from error
 
 
 def memory_report(
@@ -190,7 +204,7 @@ def told_if_stranded(
     """A step, inside of which a rank may run out of memory where others wait for it.
 
     It writes the report and puts one line into the store. The others cannot go on either; whoever
-    of them can still read the store ends with the same line.
+    of them can still read the store ends with the same line, also those that ran out too.
 
     Raises:
         RankMemoryError: It happened, here or elsewhere.
@@ -199,19 +213,34 @@ def told_if_stranded(
         with told_if_full(world, f"{step_text(plan.step)}, outside of its launches", _LESS_STATE):
             yield
     except StrandedError as error:
-        report = memory_report(
-            costs, batch, plan, error.launch, rank=world.rank, num_entered=error.num_entered
-        )
-        try:
-            where = f"report: {write_report(report, run_dir)}"
-        except DataError as unwritten:
-            where = f"no report: {unwritten}"
-        line = (
-            f"{step_text(plan.step)}: rank {world.rank} is {report.text}; it was in collective "
-            f"{error.num_entered} of the launch, where the others wait; {where}; {GO_ON}"
-        )
-        world.store.set(_STORE_KEY, line)
+        line = None if _is_first(world, error.launch) else _told(world, patience=_PATIENCE)
+        if line is None:
+            report = memory_report(
+                costs, batch, plan, error.launch, rank=world.rank, num_entered=error.num_entered
+            )
+            line = _tell(world, _reported(report, run_dir))
         raise RankMemoryError(line) from error
+
+
+def _is_first(world: World, launch: int) -> bool:
+    """Whether no other rank ran out of memory in this launch before; it reports for all of them."""
+    own = str(world.rank)
+    try:
+        return world.store.compare_set(f"{_STORE_KEY} in launch {launch}", "", own) == own.encode()
+    except RuntimeError:
+        return True
+
+
+def _reported(report: MemoryReport, run_dir: Path) -> str:
+    """What a stranded rank has to say, once its report is written."""
+    try:
+        where = f"report: {write_report(report, run_dir)}"
+    except DataError as unwritten:
+        where = f"no report: {unwritten}"
+    return (
+        f"{step_text(report.step)}: rank {report.rank} is {report.text}; it was in collective "
+        f"{report.num_entered} of the launch, where the others wait; {where}; {GO_ON}"
+    )
 
 
 @contextmanager
@@ -228,8 +257,7 @@ def told_if_full(world: World, when: str, remedy: str) -> Iterator[None]:
         yield
     except Exception as error:
         if is_out_of_memory(error):
-            line = f"{when}: rank {world.rank} is out of memory; {remedy}; {GO_ON}"
-            world.store.set(_STORE_KEY, line)
+            line = _tell(world, f"{when}: rank {world.rank} is out of memory; {remedy}; {GO_ON}")
         else:
             line = _told(world) if isinstance(error, RuntimeError) else None
         if line is None:
@@ -237,9 +265,19 @@ def told_if_full(world: World, when: str, remedy: str) -> Iterator[None]:
         raise RankMemoryError(line) from error
 
 
-def _told(world: World) -> str | None:
+def _tell(world: World, line: str) -> str:
+    """Put a line into the store; the one that all end with, which is the first one there."""
+    try:
+        return world.store.compare_set(_STORE_KEY, "", line).decode()
+    except RuntimeError:
+        return line
+
+
+def _told(world: World, *, patience: timedelta | None = None) -> str | None:
     """What a rank that ran out of memory put into the store; None if nobody did, or it is gone."""
     try:
+        if patience is not None:
+            world.store.wait([_STORE_KEY], patience)
         if not world.store.check([_STORE_KEY]):
             return None
         return world.store.get(_STORE_KEY).decode()

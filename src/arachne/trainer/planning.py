@@ -58,6 +58,7 @@ class PlanRequest:
         budget_s: If not 0, as many search steps as fit into so much planning time, instead.
         domain: Neighbouring GPUs that share out parameters: degrees are multiples of it.
         shape_settings: What bounds the shapes of clips, as messages name it.
+        degree_setting: `planner.max_degree`, for messages; `max_degree` is what it comes to.
     """
 
     batch: Batch
@@ -71,6 +72,7 @@ class PlanRequest:
     next_batch: Batch | None = None
     domain: int = 1
     shape_settings: str = SHAPE_SETTINGS
+    degree_setting: int = 0
 
     @property
     def problem(self) -> PlanningProblem:
@@ -90,6 +92,7 @@ class PlanRequest:
             iterations=self.iterations,
             next_batch=self.next_batch,
             shape_settings=self.shape_settings,
+            max_degree=self.degree_setting,
         )
         if not self.budget_s:
             return problem
@@ -229,6 +232,7 @@ def run_request(
         costs=costs,
         planner=planner or settings.name,
         max_degree=degrees[-1],
+        degree_setting=settings.max_degree,
         stack_tokens=settings.stack_tokens,
         seed=config.run.seed,
         iterations=settings.iterations,

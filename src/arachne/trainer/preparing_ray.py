@@ -7,20 +7,23 @@ the batch piece by piece; a clip with which two of them ended is rejected.
 """
 
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from math import ceil
 from secrets import token_hex
+from types import FrameType
 from typing import Any, Literal
 
 import torch
 
 from arachne.core.errors import ArachneError, ConfigError, LostRankError
+from arachne.core.held_signals import ending_signals
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Piece
 
@@ -35,7 +38,7 @@ _MOST_DEATHS = 2
 """Of actors, with one clip at work."""
 
 _MOST_DEATHS_IN_A_ROW = 6
-"""Without a piece made in between: then no clip is at fault."""
+"""Without one of `_Crew.proofs` made in between: then no clip is at fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,7 @@ def ray_cluster() -> Generator[RayCluster, None, None]:
                 "_node_ip_address": "127.0.0.1",
                 "_temp_dir": folder,
             }
+        handlers = {number: signal.getsignal(number) for number in ending_signals()}
         try:
             ray.init(**options)
         except Exception as error:  # a bare one where its processes do not start in time
@@ -121,9 +125,43 @@ def ray_cluster() -> Generator[RayCluster, None, None]:
             raise ConfigError(f"Ray cannot {what}: {error}") from error
         try:
             found = ray.cluster_resources()
-            yield RayCluster(num_cpus=int(found.get("CPU", 0)), num_gpus=int(found.get("GPU", 0)))
+            with _handled_by(handlers):
+                yield RayCluster(
+                    num_cpus=int(found.get("CPU", 0)), num_gpus=int(found.get("GPU", 0))
+                )
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def _handled_by(handlers: Mapping[signal.Signals, Any]) -> Generator[None, None, None]:
+    """A context in which signals mean what they did before Ray set a handler of its own.
+
+    What a handler raises within a call of Ray becomes a KeyboardInterrupt there; here it comes out.
+    """
+    raised: list[BaseException] = []
+
+    def passing_on(handler: Callable[[int, FrameType | None], Any]) -> Callable[..., None]:
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        return on_signal
+
+    for number, handler in handlers.items():
+        signal.signal(number, passing_on(handler) if callable(handler) else handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if raised:
+            raise raised[0] from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def make_on_ray(
@@ -146,8 +184,10 @@ def make_on_ray(
         num_cpus=cluster.cpus_per_actor(device), num_gpus=1 if device == "cuda" else 0
     )(_Maker)
     shared = ray.put(workshop)
+    latents = frozenset(piece.key for piece in pieces if isinstance(piece, Latents))
     crew = _Crew(
         workshop=workshop,
+        proofs=latents or frozenset(piece.key for piece in pieces),
         new_actor=lambda: maker.remote(shared, device),
         on_settled=on_settled,
         waiting=deque(_batches(pieces, num_actors)),
@@ -185,9 +225,14 @@ class _Maker:
 
 @dataclass(slots=True, kw_only=True)
 class _Crew:
-    """The batches, and which actor has which."""
+    """The batches, and which actor has which.
+
+    `proofs` are the pieces that show, once made, that actors do not end whatever they do: latents,
+    if any are missing. Captions are made even where each video ends its actor.
+    """
 
     workshop: Workshop
+    proofs: frozenset[str]
     new_actor: Callable[[], Any]
     on_settled: Callable[[Settled], None]
     waiting: deque[tuple[Piece, ...]]
@@ -220,7 +265,8 @@ class _Crew:
     def _hear(self, answer: list[Settled] | ArachneError) -> None:
         if isinstance(answer, ArachneError):
             raise answer
-        self.deaths_in_a_row = 0
+        if any(event.is_own and not event.reason and event.key in self.proofs for event in answer):
+            self.deaths_in_a_row = 0
         for event in answer:
             self.on_settled(event)
 

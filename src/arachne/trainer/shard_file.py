@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from arachne.core.new_file import opened_anew
+
 _BLOCK_BYTES = 8 * 2**20
 _ALIGNMENT = 8
 _DTYPES = {"float32": "F32", "float64": "F64"}
@@ -54,7 +56,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> WrittenFile:
     digest = hashlib.sha256(header)
     extents: dict[str, Extent] = {}
     position = len(header)
-    with path.open("wb", buffering=0) as file:
+    with opened_anew(path) as file:
         _write_all(file.fileno(), memoryview(header))
         for name in names:
             content = arrays[name].data.cast("B") if arrays[name].size else memoryview(b"")
