@@ -41,7 +41,8 @@ def does_not_fit(
     is_training = cascade.module == "dit"
     advice = _advice(problem, cascade, gpus) if is_training else _ENCODER_ADVICE
     if planner and is_training and len(gpus) < problem.degrees[-1]:
-        advice = _OTHER_PLANNER  # it may not use more, whatever is allowed
+        # It may not use more, whatever is allowed.
+        advice = f"lower {problem.shape_settings}, or {_OTHER_PLANNER}"
     advice = f"{fitting}; or {advice}" if fitting else advice
     return InfeasibleError(
         f"{what} needs {bytes_text(needed_bytes)}{module} on each of "
