@@ -49,6 +49,7 @@ ANOTHER_THREAD = """
 import os, signal, sys, threading, time
 from arachne.core.held_signals import signals_held_back
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began us aside
 threading.Thread(target=time.sleep, args=(5.0,), daemon=True).start()
 with signals_held_back():
     os.kill(os.getpid(), int(sys.argv[1]))
