@@ -15,13 +15,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from arachne.core.clip import Clip
 from arachne.core.errors import DataError
-from arachne.core.ledger import Ledger, LedgerRow
+from arachne.core.ledger import Ledger
 from arachne.data import footer_look
 from arachne.data.columnar_table import read_parquet
 from arachne.data.footer_look import check_footer
 from arachne.data.manifest import read_manifest, write_manifest
+from tests.data.made_rows import REJECTED
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -106,16 +106,7 @@ def test_a_deadly_footer_of_a_ledger_or_of_a_table_without_media_ends_nobody(
     tmp_path: Path,
 ) -> None:
     ledger, table = tmp_path / "ledger.parquet", tmp_path / "table.parquet"
-    row = LedgerRow(
-        clip=Clip(path="a.mp4", caption=""),
-        status="rejected",
-        arithmetic="",
-        reason="it is no video",
-        bucket=None,
-        num_tokens=0,
-        content="",
-    )
-    write_manifest(Ledger(rows=(row,)), ledger)
+    write_manifest(Ledger(rows=(REJECTED,)), ledger)
     pq.write_table(pa.table({"path": ["a.mp4", "b.mp4"], "caption": ["x", "y"]}), table)
     num_read = 0
     for path in (ledger, table):

@@ -8,13 +8,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from arachne.core.clip import Clip
 from arachne.core.errors import DataError
-from arachne.core.ledger import Ledger, LedgerRow
+from arachne.core.ledger import Ledger
 from arachne.data import table_room
 from arachne.data.captions import read_text
 from arachne.data.columnar_table import read_arrow, read_parquet
 from arachne.data.manifest import read_manifest, write_manifest
+from tests.data.made_rows import REJECTED
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -82,17 +82,8 @@ def test_equal_texts_of_a_table_are_one_object(table: Path) -> None:
 def test_a_ledger_is_refused_as_other_tables_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = LedgerRow(
-        clip=Clip(path="a.mp4", caption=""),
-        status="rejected",
-        arithmetic="",
-        reason="it is no video",
-        bucket=None,
-        num_tokens=0,
-        content="",
-    )
-    write_manifest(Ledger(rows=(row,)), tmp_path / "x.parquet")
-    assert read_manifest(tmp_path / "x.parquet").rows == (row,)
+    write_manifest(Ledger(rows=(REJECTED,)), tmp_path / "x.parquet")
+    assert read_manifest(tmp_path / "x.parquet").rows == (REJECTED,)
     monkeypatch.setattr(table_room, "_ROW_BYTES", 10**12)
     with pytest.raises(DataError, match=r"manifest '.*x\.parquet' cannot be read: it has 1 rows?,"):
         read_manifest(tmp_path / "x.parquet")

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -225,9 +224,9 @@ def _replace(config: RunConfig, found: CurrentLedger, change: str) -> None:
         # Settings go last: after a kill in between the manifest does not pass for theirs. They
         # go first too where there are none, since a manifest alone is not known as ours.
         if not (run_dir / RESOLVED_CONFIG).is_file():
-            _write_settings(config, run_dir)
+            write_resolved(config, run_dir / RESOLVED_CONFIG)
         write_manifest(found.ledger, found.path)
-        _write_settings(config, run_dir)
+        write_resolved(config, run_dir / RESOLVED_CONFIG)
 
 
 def _other_clips_text(found: CurrentLedger) -> str:
@@ -236,12 +235,6 @@ def _other_clips_text(found: CurrentLedger) -> str:
         files = count_text(len(found.replaced), "file")
         return f"{files} had other content ({', '.join(found.replaced[:_NAMES_SHOWN])})"
     return "the dataset had other clips, or what was found in them was another"
-
-
-def _write_settings(config: RunConfig, run_dir: Path) -> None:
-    temporary = run_dir / f".{RESOLVED_CONFIG}.{uuid4().hex}.tmp"
-    write_resolved(config, temporary)
-    os.replace(temporary, run_dir / RESOLVED_CONFIG)
 
 
 def _contents(ledger: Ledger) -> dict[str, str]:

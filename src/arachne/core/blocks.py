@@ -138,8 +138,7 @@ def laminar_families(
         {
             other
             for other, gpus in enumerate(candidates)
-            if other != index
-            and not (_share(candidates[index], gpus) and _cross(candidates[index], gpus))
+            if other != index and not cross(candidates[index], gpus)
         }
         for index in range(len(candidates))
     ]
@@ -161,9 +160,9 @@ def laminar_families(
     return tuple(found) if len(found) <= most else ()
 
 
-def _share(one: Block, other: Block) -> bool:
-    """Whether two blocks have a GPU in common."""
-    return one[0] <= other[-1] and other[0] <= one[-1]
+def cross(one: Block, other: Block) -> bool:
+    """Whether two blocks share a GPU without being nested."""
+    return one[0] <= other[-1] and other[0] <= one[-1] and _cross(one, other)
 
 
 def _cross(one: Block, other: Block) -> bool:

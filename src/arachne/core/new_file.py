@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import IO
-from zlib import crc32
 
 
 def opened_anew(path: Path) -> IO[bytes]:
@@ -37,8 +37,8 @@ def written_aside(path: Path) -> Generator[Path, None, None]:
         final = path.resolve()  # a link goes on to lead there
     except RuntimeError as error:  # so Python 3.11 calls a link that leads to itself
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
-    # Another process may write it too, and any name that the system takes is to work.
-    partial = final.with_name(f".{crc32(final.name.encode()):08x}-{os.getpid()}.partial")
+    # Others may write it too, on other machines as well; and any name that is allowed is to work.
+    partial = final.with_name(f".{token_hex(8)}.partial")
     try:
         opened_anew(partial).close()
     except PermissionError:

@@ -8,6 +8,7 @@ blocks of which any two are nested or disjoint, so that a plan is as long as its
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from arachne.core.blocks import cross
 from arachne.core.plan import Plan
 from arachne.planner.problem import Placement
 from arachne.planner.schedule import scheduled_as_given
@@ -75,7 +76,10 @@ class _Search:
         self.clips = _clips(variants, self.blocks)
         self.best: tuple[int, ...] = ()
         self._best_s = best_s
-        self._crossing = [_mask_of_crossing(gpus, self.blocks) for gpus in self.blocks]
+        self._crossing = [
+            sum(1 << index for index, other in enumerate(self.blocks) if cross(gpus, other))
+            for gpus in self.blocks
+        ]
         self._left_s = [
             sum(clip.least_area_s for clip in self.clips[i:]) for i in range(len(self.clips) + 1)
         ]
@@ -134,13 +138,3 @@ def _clips(variants: Variants, blocks: Sequence[Gpus]) -> list[_Clip]:
             _Clip(shape, slot, durations_s, least_s) for slot in variants.slots_of_shape[shape]
         ]
     return sorted(found, key=lambda clip: -clip.least_area_s)
-
-
-def _mask_of_crossing(gpus: Gpus, blocks: Sequence[Gpus]) -> int:
-    """Bits of the blocks that share GPUs with these without being nested."""
-    own, mask = set(gpus), 0
-    for index, other in enumerate(blocks):
-        shared = own.intersection(other)
-        if shared and len(shared) < min(len(own), len(other)):
-            mask |= 1 << index
-    return mask

@@ -39,10 +39,7 @@ def does_not_fit(
         fitting = fitting_text(costs, cascade, gpus)
     module = "" if cascade.module == "dit" else f" for its {cascade.module} encoder"
     is_training = cascade.module == "dit"
-    advice = _advice(problem, cascade, gpus) if is_training else _ENCODER_ADVICE
-    if planner and is_training and len(gpus) < problem.degrees[-1]:
-        # It may not use more, whatever is allowed.
-        advice = f"lower {problem.shape_settings}, or {_OTHER_PLANNER}"
+    advice = _advice(problem, cascade, gpus, planner) if is_training else _ENCODER_ADVICE
     advice = f"{fitting}; or {advice}" if fitting else advice
     return InfeasibleError(
         f"{what} needs {bytes_text(needed_bytes)}{module} on each of "
@@ -51,13 +48,17 @@ def does_not_fit(
     )
 
 
-def _advice(problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...]) -> str:
+def _advice(
+    problem: PlanningProblem, cascade: Cascade, gpus: tuple[int, ...], planner: str | None
+) -> str:
     """What would help: a setting only where it is what holds the launch back."""
     costs = problem.costs
     lowered = problem.shape_settings
     if cascade.num_clips > 1:
         lowered = f"planner.stack_tokens, {lowered}"
     smaller = f"lower {lowered}"
+    if planner and len(gpus) < problem.degrees[-1]:  # it may not use more, whatever is allowed
+        return f"{smaller}, or {_OTHER_PLANNER}"
     if isinstance(costs, CostModel):
         widest = problem.degrees[-1]
         max_degree = problem.max_degree or (widest if widest < widest_degree(costs) else 0)

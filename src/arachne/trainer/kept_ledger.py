@@ -5,11 +5,11 @@ part of the run then ends before its first step (refused, interrupted, killed), 
 checkpoint's clips are in must stand again. No torch.
 """
 
-import os
 import shutil
 from pathlib import Path
 
 from arachne.core.errors import DamagedFileError, DataError
+from arachne.core.new_file import written_aside
 from arachne.core.refused_write import fix_of, refusal_at
 
 KEPT = "ledger.before.parquet"
@@ -25,16 +25,13 @@ def keep_ledger(ledger: Path) -> None:
     kept = ledger.with_name(KEPT)
     if kept.exists() or not ledger.is_file():
         return
-    partial = kept.with_suffix(f".{os.getpid()}.partial")
     try:
-        shutil.copyfile(ledger, partial)
-        partial.replace(kept)
+        with written_aside(kept) as partial:
+            shutil.copyfile(ledger, partial)
     except OSError as error:
         raise DataError(
             f"{str(kept)!r} cannot be written: {refusal_at(error, kept)}; {fix_of(error)}"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def give_back_ledger(ledger: Path) -> None:
