@@ -115,7 +115,7 @@ def measured(
     ballot = torch.zeros(2, dtype=torch.int64)
 
     def send() -> PlacedPlan:
-        return PlacedPlan.from_json(emulator.sent(longest if world.rank == 0 else ""))
+        return PlacedPlan.received(emulator.sent(longest if world.rank == 0 else ""))
 
     def vote() -> None:
         digest = int(plans[0].digest[:15], 16)

@@ -98,7 +98,9 @@ def made_videos(folder: Path, source: Source, count: int) -> list[Path]:
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             stream.options = {"preset": "veryfast", "crf": "23"}
             for index in range(frames):
-                left, top = (3 * index + 17 * number) % width, (2 * index) % height
+                # 17 is prime to the widths: after as many videos the first place comes again.
+                left = (3 * index + 17 * number) % width
+                top = (2 * index + number // width) % height
                 pixels = np.ascontiguousarray(texture[top : top + height, left : left + width])
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
             container.mux(stream.encode())

@@ -3,8 +3,9 @@
 import prepare
 import pytest
 import video_readers
-from prepare import TINY, Made, copies, made_videos, preparing_pace
+from prepare import TINY, Made, Source, copies, made_videos, preparing_pace
 
+from arachne.core.bucket import Bucket
 from arachne.data.file_identity import content_of
 from arachne.data.probe import probe
 
@@ -25,6 +26,12 @@ def test_copies_are_the_same_video_of_other_bytes(tmp_path):
     others = copies(path, tmp_path, 3)
     assert len({content_of(each) for each in (path, *others)}) == 4
     assert {probe(each) for each in (path, *others)} == {probe(path)}
+
+
+def test_of_many_videos_no_two_are_the_same(tmp_path):
+    source = Source(width=32, height=32, bucket=Bucket.parse("32x32x1"))
+    paths = made_videos(tmp_path, source, 70)
+    assert len({path.read_bytes() for path in paths}) == 70
 
 
 def test_every_reader_decodes_all_frames_and_preparing_makes_all_clips(tmp_path):

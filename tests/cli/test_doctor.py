@@ -125,6 +125,12 @@ def test_a_run_s_folders_room_and_model_are_looked_at(
     assert found["data.path"]["verdict"] == found["model"]["verdict"] == "fault"
     assert "no config.json" in found["model"]["found"]
     assert found["model"]["fix"].startswith("name a folder")
+    assert found["run file"]["found"] == "model.pretrained 'nowhere' does not exist"
+
+    planned = changed(config, "model", preset="wan-1.3b", family="wan")
+    write_resolved(planned, tmp_path / "run.toml")
+    _, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
+    assert found["run file"]["verdict"] == "fault", "a preset is for planning alone"
 
     write_resolved(changed(config, "data", path="nonsense://clips"), tmp_path / "run.toml")
     _, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))

@@ -4,12 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from arachne.cli import run_file
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
+from arachne.reporting.run_files import RESOLVED_CONFIG as RESOLVED
 from arachne.trainer.settings.lora import LoraSettings
+from tests.trainer.test_lora_runs import pretrained_folder
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
 
 
@@ -52,3 +55,47 @@ def test_what_a_lora_run_lacks_is_said_before_torch_is_imported(run_dir, monkeyp
     monkeypatch.setattr(run_file, "find_spec", lambda name: None)
     assert main(["train", path]) == 2
     assert "needs the package peft, which is not installed; pip install" in capsys.readouterr().err
+
+
+@pytest.mark.distributed
+def test_a_base_that_was_moved_is_named_anew_and_compared_by_its_bytes(tmp_path, capsys):
+    base = pretrained_folder(tmp_path / "base", seed=1)
+    config = tiny_config(make_clips(tmp_path / "clips"), tmp_path / "run", steps=1, dtype="float32")
+    config = replace(changed(config, "run", ranks=1), lora=LoraSettings(rank=2, alpha=4.0))
+    write_resolved(changed(config, "model", pretrained=str(base)), tmp_path / "run.toml")
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+    moved = base.rename(tmp_path / "moved")
+    other = pretrained_folder(tmp_path / "other", seed=2)
+
+    resume = ["train", str(tmp_path / "run.toml"), "--resume", "--set", "run.steps=2"]
+    assert main([*resume, "--set", f"model.pretrained={other}"]) == 2
+    assert "was trained on files" in capsys.readouterr().err
+    assert main([*resume, "--set", f"model.pretrained={moved}"]) == 0
+    write_resolved(changed(config, "model", pretrained=str(base)), tmp_path / "run" / RESOLVED)
+
+    export = ["export", str(tmp_path / "run"), str(tmp_path / "lora"), "--to", "diffusers"]
+    assert main(export) == 2
+    assert f"model.pretrained '{base}'" in capsys.readouterr().err
+    assert main([*export, "--set", f"model.pretrained={other}"]) == 2
+    assert "was trained on files" in capsys.readouterr().err
+    assert main([*export, "--set", f"model.pretrained={moved}", "--set", "lora.alpha=1"]) == 2
+    assert "--set lora.alpha=1 is none of what may change after" in capsys.readouterr().err
+    assert main([*export, "--set", f"model.pretrained={moved}"]) == 0
+    words = ["sample", str(tmp_path / "run"), "--prompt", "x", "--size", "32x32x5", "--steps", "1"]
+    assert main([*words, "--set", f"model.pretrained={moved}"]) == 0
+
+
+@pytest.mark.distributed
+def test_a_run_in_which_every_step_was_skipped_fails(tmp_path, capfd):
+    base = pretrained_folder(tmp_path / "base", seed=1)
+    file = base / "transformer" / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    next(iter(tensors.values())).fill_(torch.nan)
+    save_file(tensors, file, {"format": "pt"})
+    config = tiny_config(make_clips(tmp_path / "clips"), tmp_path / "run", steps=2, dtype="float32")
+    config = changed(changed(config, "model", pretrained=str(base)), "run", ranks=1)
+    write_resolved(config, tmp_path / "run.toml")
+    assert main(["train", str(tmp_path / "run.toml")]) == 2
+    printed = capfd.readouterr()
+    assert "done: 2 steps, 2 of them skipped" in printed.out
+    assert "none of 2 steps changed the weights" in printed.err

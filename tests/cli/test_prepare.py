@@ -19,6 +19,7 @@ from arachne.core.errors import ConfigError, DataError
 from arachne.core.ledger import Ledger
 from arachne.core.strict_toml import load_toml
 from arachne.data.manifest import read_manifest
+from arachne.data.prepare import Latents
 from arachne.data.process_identity import own_identity
 from arachne.trainer.config import RunConfig
 from tests.trainer.tiny_runs import (
@@ -172,7 +173,7 @@ def test_a_clip_that_is_too_slow_is_rejected_in_the_ledger_until_it_is_tried_aga
     from arachne.trainer import preparing_processes
 
     def too_slow(workshop, pieces, **_):
-        key = next(piece.key for piece in pieces if hasattr(piece, "row"))
+        key = next(piece.key for piece in pieces if isinstance(piece, Latents))
         workshop.store.rejections.add(key, "decoding it took longer than 1 s")
         make(workshop, pieces, **_)
 

@@ -28,14 +28,14 @@ def test_what_a_full_output_does_not_take_goes_to_a_file(tmp_path, monkeypatch, 
     with full_output(monkeypatch), TrainingDisplay(config, is_shown=True) as display:
         display.say("first [1]")
         display.progress("encoding clips", 3, 3)
-        display.finished(5, was_stopped=False)
+        display.finished(5, 1, was_stopped=False)
     path = Path(config.run.dir) / "display.txt"
     why = "standard output cannot be written: No space left on device; the run goes on, shown"
     assert path.read_text().splitlines() == [
         f"{why} here",
         "first [1]",
         "encoding clips: 3 of 3",
-        f"done: 5 steps; files in {config.run.dir}",
+        f"done: 5 steps, 1 of them skipped; files in {config.run.dir}",
     ]
     assert capsys.readouterr().err == f"arachne: {why} in {path}\n", "once"
 

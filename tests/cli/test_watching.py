@@ -70,7 +70,7 @@ def test_a_run_and_its_continuation_write_each_figure_once(run_file, capfd):
     run_dir = run_file.parent / "run"
     said = capfd.readouterr().out
     assert "MFU is against 0.08 TFLOP/s per rank, of cpux2" in said
-    assert "after step 2: held-out loss" in said
+    assert "after step 2: validation loss" in said
     row = read_metrics(run_dir).train[2]
     known = (row.tokens_per_s, row.clips_per_s, row.mfu, row.peak_memory_bytes, row.idle_ratio)
     assert all(figure is not None and figure > 0.0 for figure in known)
@@ -95,7 +95,7 @@ def test_a_run_and_its_continuation_write_each_figure_once(run_file, capfd):
     assert counts == {
         **{("train", step): 1 for step in range(4)},
         **{("validation", step): 1 for step in (0, 2, 4)},
-    }, "step 2 was done again, and the held-out loss after 2 steps was known"
+    }, "step 2 was done again, and the validation loss after 2 steps was known"
     first, second = events(run_dir / "tensorboard")
     assert {event.step for event in first if event.HasField("summary")} == {0, 1, 2, 3}
     assert second[1].step == 3

@@ -23,6 +23,24 @@ def test_the_digest_changes_with_any_launch():
     assert valid_plan().digest != other.digest
 
 
+def test_a_received_plan_is_the_plan_that_was_sent_and_has_its_digest():
+    for plan in (valid_plan(), plan_of()):
+        received = PlacedPlan.received(plan.to_json())
+        assert received == plan
+        assert received.digest == plan.digest
+
+
+def test_the_digest_of_a_received_plan_is_that_of_what_came():
+    text = valid_plan().to_json()
+    assert PlacedPlan.received(text + " ").digest != PlacedPlan.received(text).digest
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"step": 1}', "{"])
+def test_text_that_is_no_plan_is_not_received(text: str):
+    with pytest.raises(DataError, match="plan cannot be read"):
+        PlacedPlan.received(text)
+
+
 def test_each_rank_sees_its_launches_with_their_place_in_the_plan():
     plan = valid_plan()
 

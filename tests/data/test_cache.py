@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,14 @@ from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.data import atomic_file
-from arachne.data.cache import DamagedArrayError, LatentCache, check_cache, text_key, video_key
+from arachne.data.cache import (
+    DamagedArrayError,
+    LatentCache,
+    check_cache,
+    first_frame_key,
+    text_key,
+    video_key,
+)
 
 SHAPE = Bucket(width=64, height=48, frames=17)
 KEY = video_key("ab" * 32, None, SHAPE, 16.0, "dct-1")
@@ -45,8 +53,15 @@ def test_a_key_changes_with_everything_that_made_the_array() -> None:
         text_key("a dog", "hashed-1"),
         text_key("a cat", "hashed-2"),
         text_key("", "hashed-1"),
+        text_key("a cat", "hashed-1", first_frame_key("ab" * 32, None, SHAPE, 16.0)),
+        text_key("a cat", "hashed-1", first_frame_key("ab" * 32, span, SHAPE, 16.0)),
+        text_key("a cat", "hashed-1", first_frame_key("cd" * 32, None, SHAPE, 16.0)),
     ]
     assert len(set(keys)) == len(keys)
+    longer = replace(SHAPE, frames=SHAPE.frames + 4)
+    assert first_frame_key("ab" * 32, None, longer, 16.0) == first_frame_key(
+        "ab" * 32, None, SHAPE, 16.0
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])

@@ -12,9 +12,10 @@ from PIL import Image
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
-from arachne.data import decode, probe, video_source
+from arachne.data import probe, video_file, video_scan, video_source
 from arachne.data.decode import decode_clip
 from arachne.data.frame_size import scaled_size
+from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.timed_frame import TimedFrame
 from tests.data.media import (
     Look,
@@ -106,6 +107,36 @@ def test_of_a_whole_video_no_frame_is_decoded_twice(
     assert np.array_equal(decode_clip(path, None, SMALL, 16.0), expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.mp4", "libx264"),
+        ("a.mkv", "libx265"),
+        ("a.webm", "libvpx-vp9"),
+        ("a.avi", "mpeg4"),
+        ("a.ts", "mpeg2video"),
+        ("a.h264", "libx264"),
+    ],
+)
+def test_a_whole_video_is_read_once_if_its_packets_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, codec: str
+) -> None:
+    path = write_ramp(tmp_path / name, 40, Look(codec=codec, fps=Fraction(25)))
+    opened: list[str] = []
+    original = video_file._container
+
+    def spy(file: MediaFile) -> Any:
+        opened.append(file.path.name)
+        return original(file)
+
+    monkeypatch.setattr(video_file, "_container", spy)
+    pixels = decode_clip(path, None, SMALL, 16.0)
+    assert opened == [name]
+    monkeypatch.setattr(video_scan, "_KEPT_BYTES", 2000)
+    assert np.array_equal(decode_clip(path, None, SMALL, 16.0), pixels)
+    assert opened == [name] * 3, "to find its times, and to decode it"
+
+
 def test_a_part_whose_frames_are_larger_than_the_files_first_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "grows.webm"
     with av.open(str(path), "w") as container:
@@ -189,6 +220,37 @@ def test_pixels_that_are_not_square_become_square(tmp_path: Path) -> None:
     frame = decode_clip(path, None, Bucket(width=128, height=48, frames=1), 16.0)[0, :, :, 0]
     assert (frame > 128).any(axis=0).sum() == pytest.approx(40, abs=2)
     assert (frame > 128).any(axis=1).sum() == pytest.approx(20, abs=2)
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts", "a.avi", "a.h264"])
+def test_the_shape_of_pixels_is_known_wherever_it_stands(tmp_path: Path, name: str) -> None:
+    pixels = np.zeros((48, 64, 3), np.uint8)
+    pixels[14:34, 22:42] = 255
+    path = write_video(tmp_path / name, [pixels] * 3, Look(pixel_aspect=Fraction(2)))
+    timeline = probe.timeline_of(as_media_file(path))
+    assert (timeline.width, timeline.height) == (128, 48)
+    frame = decode_clip(path, None, Bucket(width=128, height=48, frames=1), 16.0)[0, :, :, 0]
+    assert (frame > 128).any(axis=0).sum() == pytest.approx(40, abs=2)
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+@pytest.mark.parametrize("rate", [Fraction(25), Fraction(60), Fraction(24000, 1001)])
+def test_a_raw_stream_is_timed_as_it_says_itself(
+    tmp_path: Path, codec: str, rate: Fraction
+) -> None:
+    options = (("x265-params", "log-level=none"),) if codec == "hevc" else ()
+    encoder = {"h264": "libx264", "hevc": "libx265"}[codec]
+    look = Look(fps=rate, codec=encoder, codec_options=options)
+    timeline = probe.timeline_of(as_media_file(write_ramp(tmp_path / f"a.{codec}", 30, look)))
+    assert timeline.num_frames == 30
+    assert timeline.end_s == pytest.approx(30 / rate, rel=1e-3)
+
+
+def test_a_single_frame_that_is_said_to_last_no_time_is_decoded(tmp_path: Path) -> None:
+    # Without a second frame nothing tells FFmpeg the rate of a transport stream.
+    path = write_ramp(tmp_path / "a.ts", 1, Look(fps=Fraction(90000)))
+    assert probe.timeline_of(as_media_file(path)).end_s < 1e-3
+    assert decode_clip(path, None, Bucket(width=64, height=48, frames=1), 16.0).shape[0] == 1
 
 
 @pytest.mark.parametrize("is_tall", [False, True])
@@ -313,12 +375,12 @@ def test_frames_that_the_decoder_does_not_give_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_ramp(tmp_path / "a.mp4", 40)
-    original = decode.video_frames
+    original = video_source._timed
 
-    def lossy(*arguments: object) -> object:
+    def lossy(*arguments: Any) -> Iterator[TimedFrame]:
         return (frame for k, frame in enumerate(original(*arguments)) if k % 3)
 
-    monkeypatch.setattr(decode, "video_frames", lossy)
+    monkeypatch.setattr(video_source, "_timed", lossy)
     with pytest.raises(DataError, match="frames were decoded where the file lists"):
         decode_clip(path, None, SMALL, 16.0)
 

@@ -106,6 +106,25 @@ def test_a_clip_with_which_two_decoders_ended_is_refused(root: Path) -> None:
         assert isinstance(decoded(decoder, job(root, "a.mp4")), np.ndarray)
 
 
+def test_a_frame_takes_the_memory_of_the_one_before(root: Path) -> None:
+    """Pages that glibc gave back after each frame were touched anew for the next: 300 of 1.2 MB."""
+    look = Look(width=832, height=480)
+    write_video(root / "wide.mp4", grey_frames([99] * 40, look), look)
+    wide = job(root, "wide.mp4", Bucket(width=832, height=480, frames=33))
+    with GuardedDecoder(time_limit_s=60.0) as decoder:
+        assert isinstance(decoded(decoder, wide), np.ndarray)
+        before = decoder_faults()
+        assert isinstance(decoded(decoder, wide), np.ndarray)
+        assert decoder_faults() - before < 33 * 60
+
+
+def decoder_faults() -> int:
+    """Pages that the decoder has touched for the first time."""
+    (child,) = (child for child in multiprocessing.active_children() if child.name == "decoder")
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[7])
+
+
 def test_what_is_wrong_with_the_path_may_pass_and_what_is_wrong_with_the_file_lasts(
     root: Path,
 ) -> None:

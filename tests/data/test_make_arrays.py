@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from arachne.core.bucket import Bucket
+from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.data.cache import LatentCache
 from arachne.data.inspect import inspect_dataset
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
-from arachne.data.prepare import Store
+from arachne.data.prepare import Latents, Store
 from arachne.data.shapes import ShapeRules
 from tests.data.media import write_ramp
 
@@ -41,6 +42,16 @@ class LengthEncoder:
     def encode(self, caption: str, /) -> np.ndarray:
         self.captions.append(caption)
         return np.full((2, 3), len(caption), np.float32)
+
+
+@dataclass
+class SeeingEncoder(LengthEncoder):
+    """Its states are the length of the caption, and then the picture's first values."""
+
+    def encode_seeing(self, caption: str, frame: np.ndarray, /) -> np.ndarray:
+        assert frame.ndim == 3, frame.shape
+        values = frame[0, :3, 0].astype(np.float32)
+        return np.stack([self.encode(caption)[0], values])
 
 
 @pytest.fixture
@@ -222,6 +233,58 @@ def test_a_file_that_is_gone_is_rejected_but_may_come_back(root: Path, workshop:
     (root / "0.mp4").write_bytes(whole)
     assert reasons(make(workshop, ledger.rows)) == []
     assert workshop.store.amended(ledger, {}) == ledger
+
+
+def seeing(workshop: Workshop) -> Workshop:
+    made = with_encoders(workshop, MeanEncoder(), SeeingEncoder())
+    return replace(made, store=replace(made.store, text_sees_clip=True))
+
+
+def test_a_text_encoder_sees_the_first_frame_of_each_clip_for_each_of_its_captions(
+    root: Path, workshop: Workshop
+) -> None:
+    for index in range(3):  # the same words for clips that begin with different pictures
+        (root / f"{index}.txt").write_text("a ramp")
+    write_ramp(root / "0.mp4", 40)
+    rows = [
+        row if index else replace(row, clip=replace(row.clip, other_captions=("rising", "")))
+        for index, row in enumerate(cut_in_two(inspected(root).rows[0], root))
+    ]
+    at = seeing(workshop)
+    assert reasons(make(at, rows)) == []
+    cache = at.store.cache
+    latents = [cache.get(at.store.keys_of(row)[0]) for row in rows]
+    text = [cache.get(at.store.keys_of(row)[1]) for row in rows]
+    assert [states[0].tolist() for states in text] == [[6.0] * 3] * 2
+    for array, states in zip(latents, text, strict=True):
+        assert states[1].tolist() == [array[0, 0, 0, 0]] * 3
+    assert text[0][1, 0] != text[1][1, 0]
+    assert sorted(at.text_encoder.captions) == ["", "", "a ramp", "a ramp", "rising"]
+    assert cache.get(at.store.pieces([])[0].key).tolist() == [[0.0] * 3] * 2, "it sees nothing"
+    assert make(at, rows)
+    assert len(at.text_encoder.captions) == 5
+
+
+def cut_in_two(row: LedgerRow, root: Path) -> list[LedgerRow]:
+    """Two parts of a row's file as clips."""
+    spans = (TimeSpan(start_s=0.0, end_s=1.2), TimeSpan(start_s=1.2, end_s=2.4))
+    return [replace(row, clip=replace(row.clip, span=span)) for span in spans]
+
+
+def test_a_clip_whose_first_frame_cannot_be_shown_is_rejected(
+    root: Path, workshop: Workshop
+) -> None:
+    at = seeing(workshop)
+    ledger = inspected(root)
+    pieces = at.store.pieces(ledger.rows)
+    make_arrays(at, [each for each in pieces if isinstance(each, Latents)], lambda event: None)
+    (root / "0.mp4").rename(root / "away.mp4")
+    settled = make(at, ledger.rows)
+    found = {piece.key: piece.reason for piece in settled if piece.reason}
+    assert len(found) == 1
+    amended = at.store.amended(ledger, found)
+    assert [row.status for row in amended.rows] == ["rejected", "trimmed", "trimmed"]
+    assert "is not a file" in amended.rows[0].reason
 
 
 def test_a_file_replaced_by_another_of_the_same_name_and_time_gives_no_stale_latent(

@@ -105,6 +105,22 @@ def test_lists_belong_together_line_by_line(tmp_path: Path) -> None:
     assert detected_layout(tmp_path).name == "lists videos.txt and prompts.txt"
 
 
+@pytest.mark.parametrize(
+    ("prompts", "captions"),
+    [
+        ("\na dog\na cow\n", ("", "a dog", "a cow")),
+        ("a cat\na dog\n\n", ("a cat", "a dog", "")),
+        ("a cat\n\na cow\n\n\n", ("a cat", "", "a cow")),
+    ],
+)
+def test_a_blank_line_is_the_caption_of_its_file_wherever_it_stands(
+    tmp_path: Path, prompts: str, captions: tuple[str, ...]
+) -> None:
+    _write(tmp_path, "videos.txt", "a.mp4\nb.mp4\nc.mp4\n\n")
+    _write(tmp_path, "prompts.txt", prompts)
+    assert tuple(clip.caption for clip in read_clips(tmp_path, "empty")) == captions
+
+
 def test_a_folder_without_a_list_has_sidecar_captions(tmp_path: Path) -> None:
     _media(tmp_path, "a.mp4")
     _write(tmp_path, "a.txt", "a cat")

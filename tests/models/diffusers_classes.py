@@ -149,7 +149,11 @@ class HunyuanVideo(DiffusersClass):
         return {
             "in_channels": shape.input_channels,
             "out_channels": shape.latent_channels,
-            "image_condition_type": "latent_concat" if shape.condition_channels else None,
+            "image_condition_type": "latent_concat"
+            if shape.condition_channels
+            else "token_replace"
+            if shape.keeps_first_frame
+            else None,
             "guidance_embeds": not shape.condition_channels,
             "num_attention_heads": shape.num_heads,
             "attention_head_dim": shape.head_size,

@@ -54,8 +54,10 @@ ODD = {f"odd {name}": odd_shape(name) for name in FAMILIES} | {
         for name in ("wan", "cogvideox", "cogvideox15", "hunyuan_video")
     },
     "odd wan, with an image encoder": with_first_frame(odd_shape("wan"), has_image=True),
-    "odd wan_5b, first frame kept": replace(odd_shape("wan_5b"), keeps_first_frame=True),
-    "odd ltx, first frame kept": replace(odd_shape("ltx"), keeps_first_frame=True),
+    **{
+        f"odd {name}, first frame kept": replace(odd_shape(name), keeps_first_frame=True)
+        for name in ("wan_5b", "ltx", "hunyuan_video")
+    },
 }
 SHALLOW = {name: shallow(shape) for name, shape in PRESETS.items()}
 

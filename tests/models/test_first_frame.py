@@ -94,6 +94,31 @@ def save_image_encoder(folder, **changes):
     return folder
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"do_rescale": False}, "has do_rescale = False; only True is built"),
+        ({"do_normalize": False}, "has do_normalize = False; only True is built"),
+        ({"rescale_factor": 1 / 127.5}, "has rescale_factor = 0.0078"),
+        ({"resample": 0}, "has resample = 0; only 3 is built"),
+        (
+            {"size": {"shortest_edge": 16}},
+            "has size = .* looks at 12x12 pixels; only th",
+        ),
+        (
+            {"image_mean": None},
+            "has image_mean = None and image_std = .*; needed are three n",
+        ),
+        ({"image_mean": [0.1] * 4}, "needed are three numbers each"),
+        ({"image_mean": ["a", "b", "c"]}, "needed are three numbers each"),
+        ({"image_std": [0.0] * 3}, "needed are three numbers each"),
+    ],
+)
+def test_pictures_that_would_be_treated_otherwise_are_refused(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        open_image_encoder(save_image_encoder(tmp_path, **changes))
+
+
 def test_the_states_of_an_image_are_those_that_the_pipeline_makes(tmp_path):
     from transformers import CLIPVisionModel
 

@@ -3,7 +3,12 @@
 import torch
 
 from arachne.models.interface import FirstFrames
-from arachne.models.kept_frame import drawn, towards_kept, with_kept_frame
+from arachne.models.kept_frame import (
+    drawn,
+    timesteps_of_tokens,
+    towards_kept,
+    with_kept_frame,
+)
 
 
 def normal(frames: int) -> torch.Tensor:
@@ -12,9 +17,8 @@ def normal(frames: int) -> torch.Tensor:
 
 def test_the_first_frame_is_the_clips_own_at_timestep_0():
     latents, first = normal(3), FirstFrames(latents=normal(1))
-    found, timestep = with_kept_frame(
-        latents, torch.tensor([700.0, 300.0]), first, tokens_per_frame=4
-    )
+    found = with_kept_frame(latents, first)
+    timestep = timesteps_of_tokens(torch.tensor([700.0, 300.0]), 3, tokens_per_frame=4)
     assert torch.equal(found[:, :, :1], first.latents)
     assert torch.equal(found[:, :, 1:], latents[:, :, 1:])
     assert timestep.tolist() == [[0.0] * 4 + [level] * 8 for level in (700.0, 300.0)]
@@ -23,9 +27,8 @@ def test_the_first_frame_is_the_clips_own_at_timestep_0():
 
 def test_a_picture_is_drawn_as_any_picture():
     latents, first = normal(1), FirstFrames(latents=normal(2)[:, :, :1])
-    found, timestep = with_kept_frame(
-        latents, torch.tensor([700.0, 300.0]), first, tokens_per_frame=2
-    )
+    found = with_kept_frame(latents, first)
+    timestep = timesteps_of_tokens(torch.tensor([700.0, 300.0]), 1, tokens_per_frame=2)
     assert torch.equal(found, latents)
     assert timestep.tolist() == [[700.0] * 2, [300.0] * 2]
     assert torch.equal(drawn(latents), latents)

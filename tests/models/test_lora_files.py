@@ -22,6 +22,7 @@ from tests.models.test_lora import adapted, error, output_of
 
 THEIRS = AdapterOptions(rank=2, alpha=6.0)
 OURS = AdapterOptions(rank=2, alpha=1.0)
+TO_Q = "transformer.blocks.0.attn1.to_q"
 
 
 def write_peft(model, folder: Path) -> Path:
@@ -197,6 +198,36 @@ def test_magnitudes_travel_too(tmp_path):
             lambda t: {n: v[..., :3] if "_A" in n else v for n, v in t.items()},
             r"of shape \(2, 3\), the model needs \(2, 48\); it is a LoRA of another model",
         ),
+        (
+            lambda t: t | {f"{TO_Q}.dora_scale": torch.ones(48, 1)},
+            r"tensors that no plain LoRA has: transformer\.blocks\.0\.attn1\.to_q\.dora_sc",
+        ),
+        (
+            lambda t: t | {f"{TO_Q}.alpha": torch.ones(2)},
+            r"\.alpha = \[1\.0, 1\.0\]; an alpha is one",
+        ),
+        (
+            lambda t: t | {f"{TO_Q}.alpha": torch.zeros(())},
+            r"alpha = 0\.0; an alpha is one number ab",
+        ),
+        (
+            lambda t: t | {f"{TO_Q}.alpha": torch.ones(())},
+            r"has an alpha of other layers, and none of blocks\.0\.attn1\.to_k, ",
+        ),
+        (
+            lambda t: t | {f"{TO_Q}.lora_A.weight": torch.full((2, 48), torch.nan)},
+            r"to_q\.lora_A\.weight with values that are no finite floats",
+        ),
+        (
+            lambda t: t | {f"{TO_Q}.lora_A.weight": torch.ones(())},
+            r"to_q\.lora_A\.weight of shape \(\); an adapter has matrices",
+        ),
+        (
+            lambda t: (
+                t | {"diffusion_model.blocks.0.self_attn.q.lora_down.weight": torch.ones(2, 48)}
+            ),
+            r"has both .*, which are the same tensor; leave one out",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_by_name(change, words, tmp_path):
@@ -225,6 +256,42 @@ def test_what_is_no_lora_file_is_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="has use_rslora = True"):
         load_adapters(model, str(tmp_path), THEIRS, setting="lora.init_from")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("[]", "the settings of .* are no table"),
+        ('{"lora_alpha": "6"}', "has lora_alpha = '6'; needed is a number above 0"),
+        ('{"lora_alpha": null}', "has lora_alpha = None; needed is a number above 0"),
+        ('{"lora_alpha": Infinity}', "has lora_alpha = inf; needed is a number above 0"),
+    ],
+)
+def test_settings_of_peft_that_are_none_are_refused(settings, words, tmp_path):
+    model = adapted("wan", "attention", THEIRS)
+    write_peft(model, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(settings)
+    with pytest.raises(ConfigError, match=words):
+        load_adapters(model, str(tmp_path), THEIRS, setting="lora.init_from")
+
+
+def test_a_peft_file_that_was_renamed_keeps_the_alpha_beside_it(tmp_path):
+    trained = adapted("wan", "attention", THEIRS)
+    write_peft(trained, tmp_path)
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "mine.safetensors")
+    model = adapted("wan", "attention", OURS, seed=9)
+    load_adapters(model, str(tmp_path), OURS, setting="lora.init_from")
+    assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def test_matrices_of_layers_that_were_taken_for_convolutions_are_read(tmp_path):
+    trained = adapted("wan", "attention", THEIRS)
+    path = save_comfyui_lora(trained, THEIRS, tmp_path, torch.float64)
+    tensors = {n: t[..., None, None] if t.ndim == 2 else t for n, t in load_file(path).items()}
+    save_file(tensors, path)
+    model = adapted("wan", "attention", OURS, seed=9)
+    load_adapters(model, str(path), OURS, setting="lora.init_from")
+    assert error(output_of(model), output_of(trained)) < 1e-12
 
 
 def test_every_layer_has_names_of_its_own():

@@ -87,7 +87,7 @@ def test_memory_is_planned_with_the_bits_of_the_base(tmp_path):
     for base in ("model", "fp8", "int8", "nf4"):
         config = config_of(tmp_path, base)
         shape = config.model.shape(latent_channels=48, text_size=16)
-        found[base] = run_costs(config, shape, cluster, needs_heads=True).state.base_bits
+        found[base] = run_costs(config, shape, cluster, on_gpus=True).state.base_bits
     assert found == {"model": None, "fp8": 8, "int8": 8, "nf4": 4}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.pipelines.hunyuan_video import pipeline_hunyuan_video
+from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError
 from arachne.models import pretrained_folder
@@ -225,6 +226,18 @@ def test_missing_weights_and_tokenizers_are_errors_of_the_configuration(folder, 
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
     with pytest.raises(ConfigError, match="weights cannot be loaded"):
         text_encoder_named(str(tmp_path), 4).encode("a cat")
+
+
+def test_an_encoder_that_lacks_a_weight_is_refused_not_drawn_at_random(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    file = tmp_path / "copy" / "text_encoder" / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["encoder.final_layer_norm.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(
+        ConfigError, match=r"the files lack 'encoder\.final_layer_norm\.weight', wh"
+    ):
+        text_encoder_named(str(tmp_path / "copy"), 4).encode("a cat")
 
 
 def test_captions_are_cleaned_as_wan_does():

@@ -5,9 +5,12 @@ import json
 import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import FAMILIES, family_named
@@ -143,7 +146,7 @@ def test_the_options_of_a_published_shape_give_it_back(tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(options))
     settings = ModelSettings(family=name, pretrained=str(tmp_path), text_tokens=preset.text_tokens)
     assert planning_shape(settings) == preset
-    if FAMILIES[name].keeps_first_frame:
+    if FAMILIES[name].keeps_first_frame == "always":
         kept = planning_shape(replace(settings, image_to_video=True))
         assert kept == replace(preset, keeps_first_frame=True)
 
@@ -271,3 +274,29 @@ def test_the_layout_names_modules_that_exist(name):
     splits = (*model.layout.split_inputs, *model.layout.split_outputs, model.layout.gather)
     assert {split.module for split in splits} <= {n for n, _ in model.module.named_modules()}
     assert type(model.module) is diffusers_class(model.family)
+
+
+@every_family
+def test_a_family_says_whether_its_attention_over_the_video_masks_keys(name, monkeypatch):
+    model = tiny_transformer(name)
+    latents, sigma, text = tiny_inputs(model, 2)
+    is_masked: list[bool] = []
+    attend = functional.scaled_dot_product_attention
+
+    def noted(query: Tensor, key: Tensor, *others: Any, attn_mask: Any = None, **options: Any):
+        if query.shape[-2] == key.shape[-2] >= 25:
+            is_masked.append(attn_mask is not None)
+        return attend(query, key, *others, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
+    model.predict(latents, sigma, text)
+    assert is_masked
+    assert set(is_masked) == {FAMILIES[name].masks_keys}
+
+
+def test_a_folder_of_another_family_is_named_by_its_class(tmp_path):
+    tiny_transformer("wan").module.save_pretrained(tmp_path)
+    settings = ModelSettings(family="hunyuan_video", pretrained=str(tmp_path))
+    message = "holds a WanTransformer3DModel; family 'hunyuan_video' needs a HunyuanVideoTrans"
+    with pytest.raises(ConfigError, match=message):
+        planning_shape(settings)

@@ -27,9 +27,9 @@ STACKS = (1, 2)
 KEPT = " with its first frame kept"
 CASES = (
     *TRANSFORMERS,
-    *(f"{name}{KEPT}" for name, family in FAMILIES.items() if family.keeps_first_frame),
+    *(f"{name}{KEPT}" for name, family in FAMILIES.items() if family.keeps_first_frame != "never"),
 )
-"""Families, and those again whose tokens then have noise levels of their own."""
+"""Families, and those again whose tokens can have noise levels of their own."""
 
 TOLERANCE = {"mochi": 1e-6}
 """Mochi casts modulations and rotary angles to float32 itself."""

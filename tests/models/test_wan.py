@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
@@ -175,6 +176,30 @@ def test_models_that_we_cannot_train_are_refused_with_what_was_found(tmp_path):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=message):
             load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=512)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop("blocks.1.attn1.to_q.weight"), "lack 'blocks.1.attn1.to_q.we"),
+        (
+            lambda tensors: tensors.update({"blocks.2.ffn.net.2.bias": torch.zeros(3)}),
+            "have 'blocks.2.ffn.net.2.bias', which does not fit config.json",
+        ),
+    ],
+    ids=["lacks one", "has another"],
+)
+def test_files_whose_weights_are_not_those_of_their_configuration_are_refused(
+    tmp_path, change, message
+):
+    build_transformer(TINY, dtype=torch.float32, seed=0).module.save_pretrained(tmp_path)
+    file = tmp_path / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=4)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ConfigError, match=f"model.pretrained .*: the files {message}"):
+        load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=4)
 
 
 def test_missing_weights_are_an_error_of_the_configuration(tmp_path):

@@ -219,3 +219,6 @@ def test_a_launch_with_enough_memory_is_told_what_else_is_wrong():
         "clip 'a.png' of 848x480x1, 1,590 tokens, would leave some of 32 GPUs without one of the "
         "model's 24 attention heads; lower planner.max_degree, or set planner.ring=auto"
     )
+    without_kernel = CostOptions(ring="auto", needs_heads=True, can_ring=False)
+    unable = replace(problem, costs=replace(costs, options=without_kernel))
+    assert message(unable).endswith("attention heads; lower planner.max_degree")

@@ -29,7 +29,7 @@ def test_a_training_row_is_grouped_and_holds_what_is_known():
     }
 
 
-def test_a_held_out_row_has_its_own_group_and_a_step_says_how_many_are_done():
+def test_a_validation_row_has_its_own_group_and_a_step_says_how_many_are_done():
     row = StepMetrics(step=5, kind="validation", loss=0.5, sigma_losses={"q2": 0.4})
     assert scalars_of(row) == {"validation/loss": 0.5, "validation/loss_sigma_q2": 0.4}
     assert scalar_step(row) == scalar_step(StepMetrics(step=4, loss=1.0)) == 5

@@ -17,6 +17,8 @@ def made_plan(request: Request) -> PlacedPlan:
         raise ValueError("no such thing\nand a second line")
     if wish == "late":
         time.sleep(60.0)
+    if wish == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     if wish in ("exit", "hopeless"):
         os._exit(3)
     if wish == "die":

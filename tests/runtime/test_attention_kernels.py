@@ -130,7 +130,7 @@ def test_on_gpus_auto_is_flash():
     [
         ("cudnn", torch.zeros(1, 1, 2, 8), False, "kernel 'cudnn' does not exist on 'cpu'"),
         ("flash", torch.zeros(1, 1, 2, 8), True, "with a mask has no 'flash' kernel on 'cpu'"),
-        ("auto", OnGpu(), True, "with a mask has no 'flash' kernel on 'cuda'; use kernel 'math'"),
+        ("auto", OnGpu(), True, "with a mask has no 'flash' kernel on 'cuda'; set planner"),
         ("auto", OnGpu(torch.float32), False, "needs bfloat16 or float16"),
         ("cudnn", OnGpu(head_size=12), False, "a multiple of 8; found torch.bfloat16 and 12"),
     ],

@@ -38,6 +38,35 @@ def test_backward_passes_add_up_where_the_parameter_lies_until_they_are_cleared(
 
 
 @pytest.mark.parametrize("storage", STORAGES)
+def test_a_parameter_without_elements_hides_no_other(storage):
+    empty, first = nn.Parameter(torch.zeros(0)), nn.Parameter(torch.zeros(3))
+    buffer = gradient_buffer(torch.zeros(3), storage)
+    buffer.receive(empty, 0)
+    buffer.receive(first, 0)
+    (2.0 * first.sum()).backward()
+    empty.sum().backward()
+    assert buffer.summed().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_gradient_for_which_there_was_no_memory_is_not_added_to_the_next(monkeypatch):
+    first = nn.Parameter(torch.zeros(3))
+    buffer = gradient_buffer(torch.zeros(3), "host")
+    buffer.receive(first, 0)
+    loss = 100.0 * first.sum()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "copy_", full)
+        with pytest.raises(MemoryError):
+            loss.backward()
+    buffer.clear()  # as at the end of a step that trained nothing
+    first.sum().backward()
+    assert buffer.summed().tolist() == [1.0, 1.0, 1.0]
+
+
+def full(*_, **__):
+    raise MemoryError("planted")
+
+
+@pytest.mark.parametrize("storage", STORAGES)
 def test_sums_over_ranks_are_taken_in_float32_or_wider(storage):
     assert buffer_of(storage, torch.bfloat16)[0].summed().dtype == torch.float32
     assert buffer_of(storage, torch.float64)[0].summed().dtype == torch.float64

@@ -82,8 +82,9 @@ def test_a_planner_that_fails_is_replaced_on_all_ranks_alike(wish, reason, num_a
     ]
 
 
-def test_a_planner_that_is_late_is_ended_and_the_next_plan_is_made():
-    _, fallbacks, said = obtained(["plan", "late", "plan"], timeout_s=4.0, num_ahead=3)
+@pytest.mark.parametrize("wish", ["late", "stop"])
+def test_a_planner_that_is_late_is_ended_and_the_next_plan_is_made(wish):
+    _, fallbacks, said = obtained(["plan", wish, "plan"], timeout_s=4.0, num_ahead=3)
     assert fallbacks == [False, True, False]
     assert said == [
         "step 2: the planner failed (no plan after 4 s); using the static fallback plan"

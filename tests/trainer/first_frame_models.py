@@ -1,20 +1,25 @@
 """Tiny image-to-video models of every family that has them, and first frames that are made up."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from arachne.core.bucket import Bucket
 from arachne.core.families import family_named
+from arachne.core.model_shape import ModelShape
 from arachne.models.diffusers_module import VideoTransformer, build_transformer
 from arachne.models.interface import FirstFrames
+from arachne.trainer.planning_shape import planning_shape
+from arachne.trainer.settings.model import ModelSettings
 from tests.models.tiny_transformers import tiny_shape
 
 IMAGE = {"image_size": 6, "image_tokens": 3, "text_tokens": 512}
 """Of models that attend to an image: diffusers' class counts on 512 text tokens."""
 
 LEARNED = "cogvideox with learned positions"
+KEPT_HUNYUAN = "hunyuan_video of 16 channels"
 
 CASES = {
     "wan": {},
@@ -26,6 +31,7 @@ CASES = {
     LEARNED: {"only_bucket": Bucket(width=80, height=16, frames=17)},
     "cogvideox15": {},
     "hunyuan_video": {},
+    KEPT_HUNYUAN: {"condition_channels": 0, "keeps_first_frame": True},
     "hunyuan_video15": {"image_size": 1152, "image_tokens": 2},
 }
 
@@ -35,17 +41,24 @@ def tiny_model(case: str, dtype: torch.dtype = torch.float64) -> VideoTransforme
     family = family_named(case.split()[0])
     assert family.has_image_to_video
     channels = family.condition_channels
-    shape = replace(
-        tiny_shape(family.name),
-        condition_channels=channels(4) if channels else 0,
-        keeps_first_frame=family.keeps_first_frame,
-        **CASES[case],
-    )
+    sees = {
+        "condition_channels": channels(4) if channels else 0,
+        "keeps_first_frame": family.keeps_first_frame == "always",
+    }
+    shape = replace(tiny_shape(family.name), **(sees | CASES[case]))
     model = build_transformer(shape, dtype=dtype, seed=0)
     if case == LEARNED:
         table = model.module.get_submodule("patch_embed").pos_embedding
         table.copy_(torch.randn(table.shape, generator=torch.Generator().manual_seed(3)))
     return model
+
+
+def save_hunyuan(settings: ModelSettings, folder: Path, **sizes: object) -> ModelShape:
+    """Weights of `token_replace` for a run with such settings, with few blocks; their shape."""
+    few = {"num_single_layers": 1, "num_refiner_layers": 1, "keeps_first_frame": True}
+    shape = replace(planning_shape(settings), **(few | sizes))
+    build_transformer(shape, dtype=torch.float64, seed=0).module.save_pretrained(folder)
+    return shape
 
 
 def first_of(model: VideoTransformer, latents: Tensor) -> FirstFrames:

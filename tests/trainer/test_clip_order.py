@@ -65,7 +65,7 @@ def trained_in_an_epoch(config: RunConfig, rows: tuple[LedgerRow, ...], num_rank
         video_fingerprint="",
         text_fingerprint="",
     )
-    costs = run_costs(config, shape_of(config), load_cluster(f"cpux{num_ranks}"), needs_heads=False)
+    costs = run_costs(config, shape_of(config), load_cluster(f"cpux{num_ranks}"), on_gpus=False)
     trained: Counter[int] = Counter()
     step = 0
     while (draws := order.draws(step))[0].epoch == 0:
@@ -153,6 +153,14 @@ def test_weights_say_how_much_of_what_trains_is_of_each_dataset(config):
     rows = (*rows_of(BUCKETS[:6]), *rows_of(BUCKETS[:2], dataset="stills"))
     groups = clip_order(rows, config, shape_of(config)).stream.groups
     assert [(g.num_items, g.repeats) for g in groups] == [(6, 1), (2, Fraction(9))]
+
+
+def test_a_weight_that_would_repeat_clips_without_end_is_refused(config):
+    stills = DatasetSettings(path="some/stills", weight=1001.0)
+    config = changed(config, "data", weight=1.0, others=(stills,))
+    rows = (*rows_of(BUCKETS[:2]), *rows_of(BUCKETS[:2], dataset="stills"))
+    with pytest.raises(ConfigError, match="each of the 2 clips of 'stills' come up 1,001 times"):
+        clip_order(rows, config, shape_of(config))
 
 
 def test_epochs_and_steps_are_told(config):

@@ -178,6 +178,14 @@ def test_what_cannot_be_exported_is_refused(tmp_path, config, lora, options, wor
     assert not (tmp_path / "out").exists()
 
 
+def test_comfyui_gets_no_adapters_outside_of_the_blocks(clips, tmp_path):
+    config = lora_run(clips, tmp_path, replace(LORA, targets=("proj_out",)))
+    with pytest.raises(ConfigError, match="trained one of 'proj_out'; export --what merge"):
+        exported(config, tmp_path / "out", to="comfyui")
+    assert not (tmp_path / "out").exists()
+    exported(config, tmp_path / "out", to="diffusers")
+
+
 @pytest.mark.parametrize("to", ["diffusers", "comfyui"])
 @pytest.mark.parametrize("damage", ["alpha", "layer"])
 def test_a_lora_with_another_effect_is_not_exported(tmp_path, config, monkeypatch, to, damage):

@@ -24,7 +24,7 @@ from arachne.trainer.settings.model import ModelSettings
 from tests.models.test_first_frame import save_image_encoder
 from tests.models.tiny_autoencoders import CLASS_OF_FAMILY, save_tiny_autoencoder
 from tests.models.tiny_transformers import tiny_shape
-from tests.trainer.first_frame_models import tiny_model
+from tests.trainer.first_frame_models import save_hunyuan, tiny_model
 from tests.trainer.test_families_train import config_of
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
 
@@ -84,6 +84,32 @@ def test_a_kept_run_trains_on_plain_latents_and_begins_a_video_with_a_picture(cl
     assert drawn[0].shape == (9, 32, 64, 3)
     assert not np.array_equal(drawn[0][0], drawn[1][0])
     assert export(config, checkpoint, tmp_path / "out", ExportOptions(to="diffusers"))
+
+
+@pytest.mark.distributed
+def test_weights_of_token_replace_train_on_plain_latents_and_draw(clips, tmp_path):
+    folder = str(save_tiny_autoencoder(CLASS_OF_FAMILY["hunyuan_video"], tmp_path / "pipeline"))
+    config = config_of("hunyuan_video", clips, tmp_path / "run", folder)
+    shape = save_hunyuan(config.model, tmp_path / "weights")
+    model = {"pretrained": str(tmp_path / "weights"), "text_tokens": shape.text_tokens}
+    with pytest.raises(ConfigError, match=r"a model of image to video; set model\.image_to_video"):
+        planning_shape(replace(config.model, **model))
+    config = changed(config, "model", image_to_video=True, **model)
+    assert planning_shape(config.model) == shape
+    assert not isinstance(run_video_encoder(config.model), FirstFrameEncoder)
+    with pytest.raises(
+        ConfigError, match="keeps the first frame at noise level 0, which objective"
+    ):
+        run_ranks(1, losses_of, (changed(config, "objective", kind="ddpm"),))
+    assert np.isfinite(run_ranks(1, losses_of, (config,))[0]).all()
+    checkpoint = newest(Path(config.run.dir), on_skip=print)
+    bucket = Bucket(width=32, height=16, frames=9)
+    drawn = [drawn_from(config, checkpoint, tmp_path, grey, bucket) for grey in (0, 255)]
+    assert drawn[0].shape == (9, 16, 32, 3)
+    assert not np.array_equal(drawn[0][0], drawn[1][0])
+    assert export(config, checkpoint, tmp_path / "out", ExportOptions(to="diffusers"))
+    exported = changed(config, "model", pretrained=str(tmp_path / "out"))
+    assert planning_shape(exported.model) == shape
 
 
 def drawn_from(config, checkpoint, folder: Path, grey: int, bucket=SMALL) -> np.ndarray:

@@ -46,7 +46,10 @@ def plain_loss(module, clean, noise, text, first_latents, states, index):
 
 
 def plain_loss_of_kept_frame(module, clean, noise, text, index, forward):
-    """The same where the first frame goes in clean, at timestep 0, and counts nothing."""
+    """The same where the first frame goes in clean, at timestep 0, and counts nothing.
+
+    HunyuanVideo's class of `token_replace` gives that frame's tokens timestep 0 by itself.
+    """
     scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
     noisy = scheduler.scale_noise(clean, scheduler.timesteps[index : index + 1], noise)
     noisy[:, :, 0] = clean[:, :, 0]
@@ -55,9 +58,15 @@ def plain_loss_of_kept_frame(module, clean, noise, text, index, forward):
     if forward is wan:
         mask = mask[..., ::2, ::2]
     timesteps = mask.flatten(1) * scheduler.sigmas[index].double() * 1000.0
-    words = (torch.arange(text.shape[1]) <= text[0].any(dim=1).nonzero().max())[None]
+    words = words_of(text)
+    if forward is hunyuan:
+        words, timesteps = words_of(text[:, 1:]), scheduler.sigmas[[index]].double() * 1000.0
     predicted = forward(module, noisy, timesteps, text, words)
     return (predicted - (noise - clean))[:, :, 1:].pow(2).mean()
+
+
+def words_of(text):
+    return (torch.arange(text.shape[1]) <= text[0].any(dim=1).nonzero().max())[None]
 
 
 def errors_of(group, case):
@@ -90,9 +99,8 @@ def errors_of(group, case):
         noise_of_clip, index = samples[clip].noise.double()[None], INDICES[clip]
         if model.family.name.startswith("cogvideox"):
             return cogvideox_loss(plain, clean, noise_of_clip, text, index, first_latents)
-        if model.family.name.startswith("hunyuan"):
-            words = text[:, model.shape.pooled_rows :]
-            words = (torch.arange(words.shape[1]) <= words[0].any(dim=1).nonzero().max())[None]
+        if model.family.name.startswith("hunyuan") and not keeps:
+            words = words_of(text[:, model.shape.pooled_rows :])
             scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
             noisy = scheduler.scale_noise(clean, scheduler.timesteps[[index]], noise_of_clip)
             level = scheduler.sigmas[[index]].double() * 1000.0

@@ -159,7 +159,7 @@ def test_noise_level_and_captions_of_a_clip_do_not_depend_on_rank_or_world(whole
 
 @pytest.fixture(scope="module")
 def stopped(config, tmp_path_factory) -> tuple[RunConfig, list[Run]]:
-    """One rank of two is asked to stop after two steps, before the held-out loss is measured."""
+    """One rank of two is asked to stop after two steps, before the validation loss is measured."""
     own = in_dir(config, tmp_path_factory.mktemp("stopped") / "run")
     return own, run_ranks(2, trained_with, (own, {"signal_after": (1, 1)}))
 
@@ -196,7 +196,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(stopped, whole, tmp_path
 
 
 @pytest.mark.distributed
-def test_a_signal_in_the_last_step_leaves_its_held_out_loss_to_a_resumed_run(config, tmp_path):
+def test_a_signal_in_the_last_step_leaves_its_validation_loss_on_to_a_resumed_run(config, tmp_path):
     own = in_dir(config, tmp_path / "run")
     for run in run_ranks(2, trained_with, (own, {"signal_after": (0, STEPS - 1)})):
         assert run.finished.was_stopped

@@ -14,8 +14,8 @@ from arachne.core.strict_toml import load_toml
 from arachne.models.codec import DctCodec
 from arachne.models.diffusers_module import build_transformer
 from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
-from arachne.models.lora import adapter_tensors
-from arachne.models.lora_files import save_comfyui_lora
+from arachne.models.lora import adapter_tensors, set_adapter_tensors
+from arachne.models.lora_files import save_comfyui_lora, save_diffusers_lora
 from arachne.runtime.launcher import run_ranks
 from arachne.trainer.built_model import adapter_options, built_model, training_model
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest
@@ -98,6 +98,44 @@ def test_adapters_over_a_bfloat16_model_have_float32_masters(clips, tmp_path):
         assert len(losses) == 2
         assert np.isfinite(losses).all()
         assert dtypes == {"torch.float32"}
+
+
+def at_the_start(world, config: RunConfig):
+    """Masters and averages before the first step, by name; this rank's parts, and parameters."""
+    with tiny_session(world, config) as (session, _):
+        pieces = [(p.name, p.kind, p.offset, p.values.clone()) for p in session.optimizer.pieces()]
+        named = dict(session.model.module.named_parameters())
+        assert session.model.unrounded == {}, "it is needed no more"
+        return pieces, {name: p.detach().clone() for name, p in named.items() if p.requires_grad}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("is_lora", [False, True])
+def test_masters_of_a_bfloat16_run_begin_at_the_file_s_own_float32(
+    clips, tmp_path, is_lora, optimizer
+):
+    base = pretrained_folder(tmp_path / "base", seed=1)
+    config = tiny_config(clips, tmp_path / "run", steps=2, dtype="bfloat16")
+    if is_lora:
+        config = lora_config(clips, tmp_path / "run", steps=2, dtype="bfloat16")
+        first = training_model(changed(config, "model", dtype="float32"), *ENCODERS)
+        adapters = {n: torch.randn_like(t) for n, t in adapter_tensors(first.module).items()}
+        set_adapter_tensors(first.module, adapters)
+        path = save_diffusers_lora(first.module, adapter_options(config), tmp_path, torch.float32)
+        config = changed(config, "lora", init_from=str(path))
+    config = changed(config, "model", pretrained=str(base))
+    config = changed(config, "optimizer", name=optimizer, ema_decay=0.9)
+    wide = training_model(changed(config, "model", dtype="float32"), *ENCODERS)
+    needed = {n: p.detach() for n, p in wide.module.named_parameters() if p.requires_grad}
+    for world_size in (1, 3):
+        for pieces, parameters in run_ranks(world_size, at_the_start, (with_manifest(config),)):
+            for name, kind, offset, values in pieces:
+                if kind in ("master", "ema"):
+                    begun = needed[name].reshape(-1)[offset : offset + len(values)]
+                    assert torch.equal(values, begun), (name, kind)
+            for name, values in parameters.items():
+                assert torch.equal(values, needed[name].bfloat16()), name
 
 
 def pretrained_folder(folder: Path, seed: int) -> Path:

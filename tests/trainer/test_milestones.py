@@ -1,6 +1,7 @@
-"""Held-out losses, the best checkpoint and sample videos in whole tiny runs."""
+"""Validation losses, the best checkpoint and sample videos in whole tiny runs."""
 
 import os
+import re
 import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from arachne.trainer.config import RunConfig
 from arachne.trainer.interval_samples import batch_of_prompts, drawn
 from arachne.trainer.loop import train
 from arachne.trainer.settings.validation import ValidationSettings
-from arachne.trainer.validation import HeldOutLoss
+from arachne.trainer.validation import ValidationLoss
 from tests.trainer.tiny_runs import changed, plan_of, tiny_config, tiny_session, with_manifest
 
 PROMPTS = ("a", "a", "c")
@@ -36,23 +37,24 @@ class Seen:
     videos: list[tuple[int, int, bytes]] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
     stopped_by: int | None = None
+    said: list[str] = field(default_factory=list)
 
 
 def run(world: World, config: RunConfig, options: dict[str, Any]) -> Seen:
-    """A run whose held-out losses after 0, 1, 2, … steps are given."""
+    """A run whose validation losses after 0, 1, 2, … steps are given."""
     seen = Seen()
     _ask_to_stop_within(world, *options.get("stop_within", ("", 0)))
     losses = options.get("losses")
     if losses is not None:
-        plain = milestones.held_out_loss
+        plain = milestones.validation_loss
 
         def given(session, cluster, step, wants_stop):
             return replace(plain(session, cluster, step, wants_stop), loss=losses[step])
 
-        milestones.held_out_loss = given
+        milestones.validation_loss = given
     with tiny_session(world, config) as (session, heard):
 
-        def on_validation(done: int, found: HeldOutLoss) -> None:
+        def on_validation(done: int, found: ValidationLoss) -> None:
             seen.validated.append(done)
             seen.losses.append(found.loss)
 
@@ -75,6 +77,7 @@ def run(world: World, config: RunConfig, options: dict[str, Any]) -> Seen:
         )
         finished = train(session, listener, resume=options.get("resume", False))
         seen.stopped_by = finished.stopped_by
+        seen.said = heard.said
     return seen
 
 
@@ -102,6 +105,25 @@ def config_of(clips: Path, run_dir: Path, **validation: Any) -> RunConfig:
 
 def steps_of(config: RunConfig) -> list[int]:
     return sorted(folder.step for folder in step_folders(checkpoints_dir(Path(config.run.dir))))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("share", "line"),
+    [
+        (0.0, r"data\.held_out = 0 holds no clip out: the validation loss is of clips that train"),
+        (
+            0.001,
+            r"data\.held_out = 0\.001 holds no clip out: the validation loss is of clips that t",
+        ),
+        (0.7, r"[1-6] of 6 clips are held out"),
+    ],
+)
+def test_a_run_that_validates_says_on_which_clips(clips, tmp_path, share, line):
+    config = config_of(clips, tmp_path / "run", every=4)
+    config = with_manifest(changed(config, "data", held_out=share))
+    (seen,) = run_ranks(1, run, (config, {}))
+    assert [text for text in seen.said if re.match(line, text)], seen.said
 
 
 @pytest.mark.distributed
@@ -155,7 +177,7 @@ def test_what_was_due_when_a_run_was_stopped_is_done_when_it_goes_on(clips, tmp_
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("what", ["held_out_loss", "sample_videos"])
+@pytest.mark.parametrize("what", ["validation_loss", "sample_videos"])
 def test_a_signal_while_a_run_validates_or_samples_ends_it_there_with_a_checkpoint(
     clips, tmp_path, what
 ):
@@ -167,7 +189,7 @@ def test_a_signal_while_a_run_validates_or_samples_ends_it_there_with_a_checkpoi
     assert [seen.trained for seen in before] == [[], []]
     stopped = run_ranks(2, run, (config, {"stop_within": (what, 2)}))
     assert [seen.stopped_by for seen in stopped] == [signal.SIGTERM] * 2
-    assert stopped[0].validated == ([0] if what == "held_out_loss" else [0, 2])
+    assert stopped[0].validated == ([0] if what == "validation_loss" else [0, 2])
     assert stopped[0].sampled == [0]
     assert steps_of(config) == [2], "without another step"
     again = run_ranks(2, run, (config, {"resume": True}))[0]
@@ -252,7 +274,7 @@ def test_a_moving_average_is_judged_and_does_not_disturb_the_training(clips, tmp
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"keep_best": True}, r"keep_best needs held-out losses, but validation.every is 0"),
+        ({"keep_best": True}, r"keep_best needs validation losses, but validation.every is 0"),
         ({"sample_every": 5}, r"validation.sample_every is 5, but validation.prompts is empty"),
         ({"sample_every": 5, "prompts": ("a",)}, r"sample_shape is empty; write WxHxF"),
         (

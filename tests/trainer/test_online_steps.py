@@ -219,7 +219,7 @@ def opened(world: World, config: RunConfig) -> Opened:
 
 
 @pytest.mark.distributed
-def test_only_what_held_out_losses_need_is_encoded_before_the_first_step(clips, tmp_path):
+def test_only_what_validation_needs_is_encoded_before_the_first_step(clips, tmp_path):
     shared = config_in(tmp_path / "a", clips, encode="online", held_out=0.5)
     (found,) = run_ranks(1, opened, (shared,), timeout_s=60.0)
     assert found.held_out

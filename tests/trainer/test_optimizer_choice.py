@@ -75,7 +75,7 @@ def test_memory_is_planned_for_the_optimizer_that_trains(tmp_path):
 
     def bytes_each(**settings) -> float:
         run = replace(config, optimizer=OptimizerSettings(**settings))
-        costs = run_costs(run, shape, load_cluster("h100x4"), needs_heads=True)
+        costs = run_costs(run, shape, load_cluster("h100x4"), on_gpus=True)
         return resident_use(shape, 4, 2, costs.state).optimizer * 4 / num_parameters
 
     assert bytes_each() == pytest.approx(12.0)

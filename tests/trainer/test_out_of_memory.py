@@ -21,9 +21,10 @@ from arachne.cost.launch_modes import CostOptions
 from arachne.cost.memory import MemoryUse, raised_reserve
 from arachne.cost.model import CostModel
 from arachne.runtime.launcher import run_ranks
+from arachne.runtime.out_of_memory import is_out_of_memory
 from arachne.runtime.progress import Unwatched
 from arachne.runtime.world import World
-from arachne.trainer import cluster_choice, memory_reports, step, validation
+from arachne.trainer import cluster_choice, measure, memory_reports, step, validation
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 from arachne.trainer.memory_reports import (
@@ -269,8 +270,43 @@ def test_a_run_that_encodes_in_its_steps_ends_alike_and_goes_on_to_the_same_weig
     assert np.linalg.norm(found - needed) <= 1e-12 * np.linalg.norm(needed)
 
 
+def run_where_measuring_has_no_memory(world: World, config: RunConfig) -> None:
+    """Memory of rank 1 is full in a launch that is measured before the first step."""
+    made_loss, num_made = measure.made_loss, 0
+
+    def full(*arguments: Any, **options: Any) -> Any:
+        nonlocal num_made
+        num_made += 1
+        if world.rank == CULPRIT and num_made == 3:
+            raise torch.OutOfMemoryError("planted")
+        return made_loss(*arguments, **options)
+
+    measure.made_loss = full
+    with tiny_session(world, config) as (session, heard):
+        train(session, heard.listener, resume=False)
+
+
+@pytest.mark.distributed
+def test_before_the_first_step_a_rank_without_memory_is_one_line(config):
+    with pytest.raises(RankMemoryError) as error:
+        run_ranks(2, run_where_measuring_has_no_memory, (changed(config, "cluster", name="auto"),))
+    assert str(error.value).startswith("before the first step: rank 1 is out of memory; set optim")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL error in: x.cpp:1, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'",
+        "NCCL error: Failed to CUDA calloc async 608 bytes",
+        "CUDA error: out of memory",
+    ],
+)
+def test_memory_that_nccl_or_cuda_lacks_is_no_lost_rank(text):
+    assert is_out_of_memory(torch.distributed.DistBackendError(text))
+
+
 def run_until_full_elsewhere(world: World, config: RunConfig, where: str) -> None:
-    """Memory of rank 1 is full where gradients are added up, or at the held-out loss."""
+    """Memory of rank 1 is full where gradients are added up, or at the validation loss."""
 
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("planted")
@@ -290,7 +326,7 @@ def run_until_full_elsewhere(world: World, config: RunConfig, where: str) -> Non
         ("reduce", "step 1, outside of its launches: rank 1 is out of memory; set optimizer.grad"),
         (
             "held out",
-            "held-out loss or samples after 0 steps: rank 1 is out of memory; set validat",
+            "validation loss or samples after 0 steps: rank 1 is out of memory; set validat",
         ),
     ],
 )

@@ -25,7 +25,9 @@ from arachne.planner.budget import iterations_within
 from arachne.planner.problem import PlanningProblem
 from arachne.planner.registry import PLANNERS
 from arachne.planner.static_sp import plan_static_sp
+from arachne.runtime.attention_kernels import kernel_named
 from arachne.simulator.simulate import simulate
+from arachne.trainer.built_model import DTYPES
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning import PlanRequest, placed_plan, plan_batch, run_costs, run_request
 from arachne.trainer.settings.data import DataSettings
@@ -34,6 +36,7 @@ from arachne.trainer.settings.planner import PlannerSettings
 from arachne.trainer.settings.run import RunSettings
 from tests.planner.dag_problems import encoded
 from tests.planner.problems import BUCKETS, batch_of, cluster_of, costs_of
+from tests.runtime.test_attention_kernels import OnGpu
 
 
 def test_a_request_gives_a_valid_plan_for_its_step():
@@ -54,7 +57,7 @@ def test_a_run_that_encodes_in_steps_pays_for_its_own_encoders_and_keeps_them_in
             model=model,
         )
         shape = model.shape(latent_channels=16, text_size=4096)
-        return run_costs(config, shape, cluster_of(2), needs_heads=False)
+        return run_costs(config, shape, cluster_of(2), on_gpus=False)
 
     (clip,) = encoded(batch_of(BUCKETS[-1]), ("vae",)).clips
     cascade = Cascade(module="vae", slots=(0,), bucket=clip.bucket, num_tokens=clip.num_tokens)
@@ -296,3 +299,27 @@ def test_where_nodes_share_a_nic_the_shortest_is_that_which_sends_least_at_once(
         return simulate(plan_batch(request), costs).makespan_s
 
     assert simulated_s("arachne") <= simulated_s("static_degree_longest_first")
+
+
+@pytest.mark.parametrize("attention", ["auto", "cudnn", "flash", "math"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", ["wan", "hunyuan_video", "hunyuan_video15", "mochi", "ltx"])
+def test_on_gpus_rings_are_planned_where_the_run_s_kernel_computes_them(family, dtype, attention):
+    model = ModelSettings(family=family, dtype=dtype, attention=attention)
+    config = RunConfig(
+        run=RunSettings(dir="run", steps=1),
+        data=DataSettings(path="clips", cache="cache", frame_buckets=(1,)),
+        model=model,
+    )
+    shape = next(iter(family_named(family).presets.values()))
+    query = OnGpu(DTYPES[dtype], shape.head_size)
+    try:
+        kernel_named(attention, query, is_masked=family_named(family).masks_keys)
+        can_ring = True
+    except ConfigError:
+        can_ring = False
+    costs = run_costs(config, shape, load_cluster("h100x64"), on_gpus=True)
+    assert costs.options.has_rings == can_ring
+    assert run_costs(config, shape, load_cluster("cpux4"), on_gpus=False).options.has_rings
+    request = run_request(config, batch_of(*BUCKETS), costs)
+    assert (request.max_degree > shape.num_heads) == can_ring

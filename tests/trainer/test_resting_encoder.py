@@ -84,9 +84,9 @@ def test_the_plan_has_their_room_and_pays_for_fetching_them(tmp_path, folder):
     config = changed(tiny_config(tmp_path, tmp_path / "run"), "data", encode="online")
     config = changed(config, "model", video_encoder=str(folder))
     shape, cluster = planning_shape(config.model), load_cluster("h100x1")
-    stay = run_costs(config, shape, cluster, needs_heads=False)
+    stay = run_costs(config, shape, cluster, on_gpus=False)
     away = run_costs(
-        changed(config, "memory", encoders_on_host=True), shape, cluster, needs_heads=False
+        changed(config, "memory", encoders_on_host=True), shape, cluster, on_gpus=False
     )
     assert stay.state.frozen_encoder_bytes > 0.0 == away.state.frozen_encoder_bytes
     assert away.encoders is not None

@@ -1,4 +1,4 @@
-"""Image to video of CogVideoX and HunyuanVideo: a first frame before zeros, as channels.
+"""Image to video of CogVideoX and HunyuanVideo: a first frame before zeros, as channels; or kept.
 
 Their loss and gradient are compared to a plain step in `test_image_to_video_losses`.
 """
@@ -34,7 +34,7 @@ from tests.models.tiny_autoencoders import (
     tiny_autoencoder,
 )
 from tests.models.tiny_transformers import tiny_inputs
-from tests.trainer.first_frame_models import LEARNED, first_of, tiny_model
+from tests.trainer.first_frame_models import KEPT_HUNYUAN, LEARNED, first_of, tiny_model
 from tests.trainer.test_families_train import config_of
 from tests.trainer.test_image_to_video import drawn_from, losses_of
 from tests.trainer.tiny_runs import changed, tiny_config
@@ -108,9 +108,10 @@ def test_cogvideox_draws_as_its_pipeline_draws(tmp_path: Path, guidance, case, i
     assert float((found - needed.transpose(1, 2)).norm() / needed.norm()) < 1e-5
 
 
+@pytest.mark.parametrize("case", ["hunyuan_video", KEPT_HUNYUAN])
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_hunyuan_video_draws_as_its_pipeline_draws(tmp_path: Path, guidance):
-    model = tiny_model("hunyuan_video", torch.float32)
+def test_hunyuan_video_draws_as_its_pipeline_draws(tmp_path: Path, guidance, case):
+    model = tiny_model(case, torch.float32)
     model.module.eval()
     noise, _, text = tiny_inputs(model, 1, torch.float32)
     null = text.flip(2) * 0.5
@@ -146,10 +147,11 @@ def test_hunyuan_video_draws_as_its_pipeline_draws(tmp_path: Path, guidance):
         output_type="latent",
         **inputs,
     ).frames
-    plain = video_encoder_named(
+    encoder = video_encoder_named(
         str(save_tiny_autoencoder(class_name, tmp_path)), family="hunyuan_video"
     )
-    encoder = first_frame_encoder(plain, "", family="hunyuan_video")
+    if not model.shape.keeps_first_frame:
+        encoder = first_frame_encoder(encoder, "", family="hunyuan_video")
     first = first_frames(encoder, frame, num_frames, dtype=torch.float32)
     found = walk(
         sampling_predict(tiny_config(tmp_path, tmp_path), model, first=first),
@@ -159,7 +161,8 @@ def test_hunyuan_video_draws_as_its_pipeline_draws(tmp_path: Path, guidance):
         steps=FlowMatching(settings=ObjectiveSettings(shift=3.0)).sampler_steps(4, 25),
         guidance=guidance,
     )
-    found = found[:, :, 1:]  # the pipeline drops the picture itself
+    if not model.shape.keeps_first_frame:
+        found = found[:, :, 1:]  # the pipeline drops the picture itself
     assert float((found - needed).norm() / needed.norm()) < 1e-5
 
 

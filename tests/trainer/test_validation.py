@@ -1,4 +1,4 @@
-"""Held-out loss, broken down, on one to three ranks."""
+"""Validation loss, broken down, on one to three ranks."""
 
 from statistics import fmean
 
@@ -9,13 +9,13 @@ from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import forward_plan, validation
 from arachne.trainer.config import RunConfig
-from arachne.trainer.validation import HeldOutLoss, held_out_loss
+from arachne.trainer.validation import ValidationLoss, validation_loss
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
 
 NUM_NOISES = 3
 
 
-def measured(world: World, config: RunConfig, planner: str) -> tuple[HeldOutLoss, set[int]]:
+def measured(world: World, config: RunConfig, planner: str) -> tuple[ValidationLoss, set[int]]:
     """The loss, and the degrees of the launches."""
     degrees: set[int] = set()
     run_launches = validation.run_launches
@@ -28,8 +28,8 @@ def measured(world: World, config: RunConfig, planner: str) -> tuple[HeldOutLoss
     forward_plan.FALLBACK_PLANNER = planner
     with tiny_session(world, config) as (session, _):
         cluster = load_cluster(f"cpux{world.size}")
-        first = held_out_loss(session, cluster, 0)
-        assert held_out_loss(session, cluster, 7) == first, "the same noise every time"
+        first = validation_loss(session, cluster, 0)
+        assert validation_loss(session, cluster, 7) == first, "the same noise every time"
         return first, degrees
 
 

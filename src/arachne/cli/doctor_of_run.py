@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arachne.cli.finding import Finding
+from arachne.cli.run_file import check_config
 from arachne.core.errors import ArachneError
 from arachne.core.units import bytes_text
 from arachne.cost.cluster_files import load_cluster
@@ -20,13 +21,14 @@ _MEMORY_TOLERANCE = 0.1
 
 
 def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding]:
-    """Its folders, the room for its checkpoints, its cluster file, and its memory.
+    """Its folders, models and packages, room for checkpoints, its cluster file, and its memory.
 
     Args:
         config: The run.
         gpu_bytes: Memory of each GPU that is there.
     """
     yield from _folders(config)
+    yield from _needs(config)
     try:
         state, per_checkpoint = _state_bytes(config)
     except ArachneError as error:
@@ -38,6 +40,15 @@ def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding
             yield _memory(state, min(gpu_bytes))
     if gpu_bytes and config.cluster.name != "auto":
         yield from _cluster(config, gpu_bytes)
+
+
+def _needs(config: RunConfig) -> Iterator[Finding]:
+    """What `train` would refuse at once: models and packages that are not there."""
+    try:
+        check_config(config, needs_data=False, needs_model=True)
+    except ArachneError as error:
+        found, _, fix = str(error).partition("; ")
+        yield Finding(what="run file", verdict="fault", found=found, fix=fix)
 
 
 def _folders(config: RunConfig) -> Iterator[Finding]:
@@ -73,7 +84,7 @@ def _state_bytes(config: RunConfig) -> tuple[float, float]:
     shape = planning_shape(config.model)
     cluster = load_cluster("cpux1")
     trained = planned_part(config.model)
-    costs = run_costs(config, shape, cluster, needs_heads=False, trained=trained)
+    costs = run_costs(config, shape, cluster, on_gpus=False, trained=trained)
     per_checkpoint = costs.state.num_trainable(shape) * costs.state.owned_bytes(costs.element_bytes)
     use = resident_use(shape, cluster.num_gpus, costs.element_bytes, costs.state)
     return use.total, per_checkpoint

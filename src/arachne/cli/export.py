@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from arachne.cli.run_dir import opened_checkpoint
+from arachne.cli.run_file import add_overrides
 from arachne.core.errors import ConfigError
 from arachne.core.local_path import local_path
 from arachne.core.units import bytes_text
@@ -60,6 +61,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-shard-size", default="5GB", metavar="SIZE", help="of diffusers' files (5GB)"
     )
+    add_overrides(parser, "where a model lies now, such as model.pretrained=FOLDER")
     parser.set_defaults(run=run)
 
 
@@ -74,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
             f"--max-shard-size {arguments.max_shard_size!r} is no size; write a whole number and "
             "KB, MB, GB or TB, such as 5GB"
         )
-    config, checkpoint = opened_checkpoint(arguments.run_dir, arguments.checkpoint)
+    config, checkpoint = opened_checkpoint(
+        arguments.run_dir, arguments.checkpoint, arguments.overrides
+    )
 
     from arachne.trainer.export import ExportOptions, export, master_dtype, num_parameters
 

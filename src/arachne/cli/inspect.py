@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from arachne.cli.inspected_memory import largest_shape
+from arachne.cli.run_file import add_overrides
 from arachne.cli.written_file import check_page, write_file
 from arachne.core.clip import Clip
 from arachne.core.credentials import setting_with_credential
@@ -90,14 +91,7 @@ def add_parser(subparsers: Any) -> None:
         "--html", type=local_path, metavar="FILE", help="write a page with each clip's first frame"
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every clip")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="change a setting of run.toml",
-    )
+    add_overrides(parser, "change a setting of run.toml")
     parser.set_defaults(run=run)
 
 

@@ -262,7 +262,7 @@ def _first_request(
         config,
         planning_shape(config.model),
         cluster,
-        needs_heads=cluster.device.name != "CPU core",
+        on_gpus=cluster.device.name != "CPU core",
         trained=planned_part(config.model),
     )
     return run_request(config, _batch(data, order, 0), costs)

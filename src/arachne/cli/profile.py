@@ -100,10 +100,16 @@ def _check_output(path: Path) -> None:
 
 def _measure(world: "World", config: "RunConfig") -> "Calibration":
     from arachne.cli.training_display import TrainingDisplay
-    from arachne.trainer.measure import calibrated, warm_compiled_blocks
+    from arachne.trainer.dry_run import dry_run
+    from arachne.trainer.measure import calibrated, guessed_cluster, warm_compiled_blocks
+    from arachne.trainer.memory_reports import LESS_STATE, told_if_full
     from arachne.trainer.session import open_session
 
-    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+    with (
+        TrainingDisplay(config, is_shown=world.rank == 0) as display,
+        told_if_full(world, "before anything was measured", LESS_STATE),
+    ):
         session = open_session(world, config, say=display.say, progress=display.progress)
         warm_compiled_blocks(session)
+        dry_run(session, guessed_cluster(session))
         return calibrated(session)

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -27,8 +27,12 @@ _LOCK = ".lock"
 _PAUSE_S = 0.2
 _HANG_REPORTS = "hang-*.txt"
 
-_MAY_CHANGE = ("cache", "cache_online", "read_ahead_mb", "other_expert")
-"""Settings of sections that decide a loss curve which do not."""
+_MAY_CHANGE = ("cache", "cache_online", "read_ahead_mb", "other_expert", "pretrained")
+"""Settings of sections that decide a loss curve which do not. What lies under trained parameters is
+compared by its bytes, wherever it lies now."""
+
+_MAY_MOVE = ("pretrained", "other_expert", "video_encoder", "text_encoder", "image_encoder")
+"""Settings of `[model]` that may name other places than when the run was trained."""
 
 _STALE = (
     run_files.METRICS,
@@ -194,10 +198,15 @@ def _check_made_by_a_run(run_dir: Path) -> None:
         )
 
 
-def opened_checkpoint(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]:
+def opened_checkpoint(
+    run_dir: Path, step: int | None, overrides: Sequence[str] = ()
+) -> tuple[RunConfig, Path]:
     """A run's settings and its checkpoint of a step, or the newest whole one; every file is hashed.
 
+    Overrides may say where models lie now that the run was trained with.
+
     Raises:
+        ConfigError: An override is of something else.
         DataError: The folder is no run.
         CheckpointError: There is no such checkpoint, or it is damaged.
     """
@@ -207,7 +216,14 @@ def opened_checkpoint(run_dir: Path, step: int | None) -> tuple[RunConfig, Path]
             "run.dir of an `arachne train`"
         )
     run_files.check_kinds(run_dir)
-    config = load_toml(run_dir / run_files.RESOLVED_CONFIG, RunConfig)
+    places = [f"model.{name}" for name in _MAY_MOVE]
+    for override in overrides:
+        if override.partition("=")[0].strip() not in places:
+            raise ConfigError(
+                f"--set {override} is none of what may change after the training: "
+                f"{', '.join(places)}; leave it out"
+            )
+    config = load_toml(run_dir / run_files.RESOLVED_CONFIG, RunConfig, overrides=overrides)
     if step is None:
         return config, newest(run_dir, on_skip=print)
     path = checkpoints_dir(run_dir) / step_name(step)

@@ -16,6 +16,7 @@ from arachne.trainer.settings.model import ModelSettings
 _KINDS = {
     "model.pretrained": "folder or safetensors file",
     "lora.init_from": "safetensors file, or a folder that holds one",
+    "validation.images": "picture or video",
     "data.path": "folder or file",
     "data.others.path": "folder or file",
 }
@@ -28,13 +29,18 @@ _IN_PRESET = {"model.pretrained": "", "model.video_encoder": "dct", "model.text_
 def add_run_file(parser: argparse.ArgumentParser) -> None:
     """Add RUN.toml and `--set` to a verb."""
     parser.add_argument("run_file", type=Path, metavar="RUN.toml", help="the run file")
+    add_overrides(parser, "change one setting; may be given several times")
+
+
+def add_overrides(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--set` to a verb."""
     parser.add_argument(
         "--set",
         dest="overrides",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="change one setting; may be given several times",
+        help=what,
     )
 
 
@@ -53,6 +59,16 @@ def loaded_config(
         ConfigError: A setting is unknown, mistyped, or cannot work.
     """
     config = load_toml(arguments.run_file, RunConfig, overrides=arguments.overrides)
+    check_config(config, needs_data=needs_data, needs_model=needs_model)
+    return config
+
+
+def check_config(config: RunConfig, *, needs_data: bool, needs_model: bool) -> None:
+    """Refuse a run that cannot work here, as far as that is seen without torch.
+
+    Raises:
+        ConfigError: A folder or a package is missing, or a setting cannot work.
+    """
     planner_named(config.planner.name)
     if not config.model.pretrained:
         config.model.shape(latent_channels=1, text_size=1)
@@ -64,6 +80,7 @@ def loaded_config(
         ("model.other_expert", config.model.other_expert, ""),
         ("model.pretrained", config.model.pretrained, ""),
         ("lora.init_from", config.lora.init_from, ""),
+        *(("validation.images", image, "") for image in config.validation.images),
         ("data.path", config.data.path, None if needs_data else config.data.path),
         *(
             ("data.others.path", other.path, None if needs_data else other.path)
@@ -93,7 +110,6 @@ def loaded_config(
             "optimizer.name 'adamw8bit' needs the package bitsandbytes, which is not installed; "
             "pip install 'arachne[eight-bit]', or choose 'adamw'"
         )
-    return config
 
 
 def missing_folders(model: ModelSettings) -> tuple[str, ...]:

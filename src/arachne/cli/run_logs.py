@@ -99,7 +99,7 @@ class RunLogs:
             self.writer.write_rank_log(log)
 
     def is_validated(self, done: int) -> bool:
-        """Whether an earlier part of the run has the held-out loss after so many steps."""
+        """Whether an earlier part of the run has the validation loss after so many steps."""
         return done in self._validated
 
     def is_sampled(self, done: int) -> bool:

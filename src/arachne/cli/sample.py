@@ -8,6 +8,7 @@ from typing import Any
 
 from arachne.cli.counts import check_count
 from arachne.cli.run_dir import opened_checkpoint
+from arachne.cli.run_file import add_overrides
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.local_path import local_path
@@ -62,6 +63,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--output", type=local_path, metavar="FILE.mp4", help="where the video goes"
     )
+    add_overrides(parser, "where a model lies now, such as model.pretrained=FOLDER")
     parser.set_defaults(run=run)
 
 
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     run_dir: Path = arguments.run_dir
     _check(arguments)
-    config, checkpoint = opened_checkpoint(run_dir, arguments.checkpoint)
+    config, checkpoint = opened_checkpoint(run_dir, arguments.checkpoint, arguments.overrides)
     bucket = Bucket.parse(arguments.size) if arguments.size else _usual_bucket(run_dir)
     if bucket.num_pixels > _MAX_PIXELS:
         raise ConfigError(

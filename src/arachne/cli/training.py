@@ -12,6 +12,8 @@ from arachne.cli.pace import Pace
 from arachne.cli.run_dir import Resume, is_same_job, note_job, opened_run_dir, resumes
 from arachne.cli.run_logs import RunLogs
 from arachne.cli.training_display import TrainingDisplay
+from arachne.core.errors import DataError
+from arachne.core.units import count_text
 from arachne.models.diffusers_module import import_transformer
 from arachne.reporting.run_files import MANIFEST, StepMetrics
 from arachne.runtime.launcher import run_ranks
@@ -24,8 +26,9 @@ from arachne.trainer.kept_ledger import accept_ledger
 from arachne.trainer.listener import Listener, StepReport
 from arachne.trainer.loop import train
 from arachne.trainer.loss_means import LossMeans
+from arachne.trainer.memory_reports import LESS_STATE, told_if_full
 from arachne.trainer.session import Session, open_session
-from arachne.trainer.validation import HeldOutLoss
+from arachne.trainer.validation import ValidationLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +108,20 @@ def train_rank(
         TrainingDisplay(config, is_shown=world.rank == 0) as display,
         watched(world, timeout_s=config.run.timeout_s, report_dir=Path(config.run.dir)) as progress,
     ):
-        session = open_session(world, config, say=display.say, progress=display.progress)
+        with told_if_full(world, "before the first step", LESS_STATE):
+            session = open_session(world, config, say=display.say, progress=display.progress)
         session.recorder.progress = progress
         counts = session.prepared.ledger.counts
         display.started(session.prepared.ledger, world.size)
         display.say(session.order.text(config.run.steps))
         with listening(session, display) as listener:
             finished = train(session, listener, resume=resume, takes_other_clips=rescan)
-        display.finished(finished.step, finished.was_stopped)
+        display.finished(finished.step, finished.num_skipped, finished.was_stopped)
+    if finished.num_skipped == finished.step > 0 and not finished.was_stopped:
+        raise DataError(
+            f"none of {count_text(finished.step, 'step')} changed the weights: each was skipped, "
+            "for the reason that its line tells"
+        )
     return TrainingResult(
         step=finished.step,
         stopped_by=finished.stopped_by,
@@ -145,9 +154,9 @@ def listening(session: Session, display: TrainingDisplay) -> Iterator[Listener]:
         logs.write(row)
         logs.write_plan(report.plan, report.batch)
 
-    def on_validation(done: int, found: HeldOutLoss) -> None:
+    def on_validation(done: int, found: ValidationLoss) -> None:
         if world.rank == 0:
-            row = held_out_row(done, found)
+            row = validation_row(done, found)
             display.validation(row)
             logs.write(row)
 
@@ -209,7 +218,7 @@ def metrics_of(report: StepReport, *, means: LossMeans, time_left_s: float) -> S
     )
 
 
-def held_out_row(done: int, found: HeldOutLoss) -> StepMetrics:
+def validation_row(done: int, found: ValidationLoss) -> StepMetrics:
     """A validation's line of `metrics.jsonl`; a loss that is not finite has no breakdown."""
     levels = {f"q{number}": loss for number, loss in enumerate(found.by_level, start=1)}
     is_whole = isfinite(found.loss)

@@ -136,16 +136,17 @@ class TrainingDisplay:
         """The loss on held-out noise was measured."""
         levels = ", ".join(f"{loss:.4f}" for loss in (row.sigma_losses or {}).values())
         by_level = f" (from the least noise to the most: {levels})" if "," in levels else ""
-        self.say(f"after step {row.step}: held-out loss {row.loss:.4f}{by_level}")
+        self.say(f"after step {row.step}: validation loss {row.loss:.4f}{by_level}")
 
-    def finished(self, step: int, was_stopped: bool) -> None:
+    def finished(self, step: int, num_skipped: int, was_stopped: bool) -> None:
         """The run is over."""
         if was_stopped and step == 0:
             self.say("stopped before the first step; start again")
         elif was_stopped:
             self.say(f"stopped after step {step}; go on with: arachne train … --resume")
         else:
-            self.say(f"done: {count_text(step, 'step')}; files in {self._config.run.dir}")
+            skipped = f", {num_skipped} of them skipped" if num_skipped else ""
+            self.say(f"done: {count_text(step, 'step')}{skipped}; files in {self._config.run.dir}")
 
     def _console_on(self, stream: LastingStream) -> Console:
         return Console(

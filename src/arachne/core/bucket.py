@@ -17,7 +17,7 @@ class Bucket:
     frames: int
 
     def __post_init__(self) -> None:
-        if min(self.width, self.height, self.frames) < 1:
+        if self.width < 1 or self.height < 1 or self.frames < 1:
             raise ConfigError(f"bucket {self}: width, height and frames must each be at least 1")
 
     @property

@@ -32,7 +32,8 @@ class Cascade:
 
     def __post_init__(self) -> None:
         assert self.slots, "a cascade works on at least one clip"
-        assert list(self.slots) == sorted(set(self.slots)), self.slots
+        if len(self.slots) > 1:
+            assert list(self.slots) == sorted(set(self.slots)), self.slots
         assert self.steps_ahead in ((0,) if self.module == "dit" else (0, 1)), self
 
     @property

@@ -3,7 +3,10 @@
 import hashlib
 from dataclasses import dataclass
 
+import msgspec
+
 from arachne.core.cascade import Cascade
+from arachne.core.errors import ArachneError, DataError
 from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.strict_json import from_json, to_json
 
@@ -40,8 +43,16 @@ class PlacedLaunch:
         return self.start_s + self.duration_s
 
 
+class _DigestOnce:
+    """Where a plan keeps its digest, which every step compares."""
+
+    __slots__ = ("_digest",)
+
+    _digest: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedPlan:
+class PlacedPlan(_DigestOnce):
     """The launches of one iteration on ranks, in the one global order.
 
     Attributes:
@@ -64,7 +75,10 @@ class PlacedPlan:
     @property
     def digest(self) -> str:
         """SHA-256 of the JSON form; all ranks compare it before a step's first launch."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        try:
+            return self._digest
+        except AttributeError:
+            return self._with_digest_of(self.to_json())._digest
 
     def on_rank(self, rank: int) -> tuple[tuple[int, PlacedLaunch], ...]:
         """A rank's launches with their index in the plan, in order."""
@@ -87,3 +101,21 @@ class PlacedPlan:
             DataError: The text is not a placed plan.
         """
         return from_json(text, cls, what="plan", written=cls.to_json)
+
+    @classmethod
+    def received(cls, text: str) -> "PlacedPlan":
+        """Read what `to_json` wrote in another process of this run: that no key is unknown is not
+        looked at, and the digest is that of the text, so that each rank reads it once, fast.
+
+        Raises:
+            DataError: The text is not a placed plan.
+        """
+        try:
+            plan = msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, AssertionError, ArachneError) as error:
+            raise DataError(f"plan cannot be read: {error}") from error
+        return plan._with_digest_of(text)
+
+    def _with_digest_of(self, text: str) -> "PlacedPlan":
+        object.__setattr__(self, "_digest", hashlib.sha256(text.encode()).hexdigest())
+        return self

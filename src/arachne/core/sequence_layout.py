@@ -34,6 +34,21 @@ class SplitOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitCount:
+    """Bring a number of a stream's first tokens down to those of them that this rank holds.
+
+    Attributes:
+        modules: Regular expression that fully matches the names of the modules that are given it.
+        argument: Parameter name of their forward.
+        stream: The stream, which is cut before the first of these modules runs.
+    """
+
+    modules: str
+    argument: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatherOutput:
     """Gather a module's output back to the whole sequence."""
 
@@ -49,6 +64,7 @@ class SequenceLayout:
     Attributes:
         split_inputs: Where the sequence is cut.
         split_outputs: What else follows the tokens.
+        split_counts: Which numbers of tokens follow them.
         gather: Where it is put together again.
         self_attention: Regular expression that fully matches the names of the modules in which
             tokens attend to the whole sequence.
@@ -63,3 +79,4 @@ class SequenceLayout:
     self_attention: str
     blocks: str
     streams: tuple[str, ...]
+    split_counts: tuple[SplitCount, ...] = ()

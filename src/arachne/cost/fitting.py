@@ -112,7 +112,8 @@ def misfit_text(costs: CostModel, cascade: Cascade, gpus: tuple[int, ...]) -> st
         )
     return (
         f"would leave some of {degree} GPUs without one of the model's {costs.model.num_heads} "
-        "attention heads; lower planner.max_degree, or set planner.ring=auto"
+        "attention heads; lower planner.max_degree"
+        + (", or set planner.ring=auto" if costs.options.can_ring else "")
     )
 
 

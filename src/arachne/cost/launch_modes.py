@@ -21,11 +21,13 @@ class CostOptions:
         ring: `auto` also splits a degree into Ulysses groups on a ring where that is faster.
         needs_heads: No rank may be left without an attention head, as on GPUs: NCCL was reported
             to hang where a rank sends nothing.
+        can_ring: Whether the run's attention kernel computes rings of this model at all.
     """
 
     recompute: Literal["auto", "none", "all"] = "none"
     ring: Literal["auto", "none"] = "none"
     needs_heads: bool = False
+    can_ring: bool = True
 
     def recompute_levels(self, num_blocks: int) -> tuple[int, ...]:
         """Numbers of recomputed blocks, ascending."""
@@ -35,9 +37,14 @@ class CostOptions:
             return (num_blocks,)
         return tuple(sorted({-(-num_blocks * i // _LEVELS) for i in range(_LEVELS + 1)}))
 
+    @property
+    def has_rings(self) -> bool:
+        """Whether launches may run on rings."""
+        return self.ring == "auto" and self.can_ring
+
     def rings(self, degree: int, num_heads: int) -> tuple[int, ...]:
         """Rings that a degree may be split into, ascending; none if heads do not suffice."""
-        most = degree if self.ring == "auto" else 1
+        most = degree if self.has_rings else 1
         return tuple(
             ring
             for ring in range(1, most + 1)

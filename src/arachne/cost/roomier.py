@@ -48,7 +48,7 @@ def roomier_text(
 
 def has_no_ring(costs: CostModel) -> bool:
     """Whether no launch may have more GPUs than the model has heads."""
-    return costs.options.needs_heads and costs.options.ring == "none"
+    return costs.options.needs_heads and not costs.options.has_rings
 
 
 def widest_degree(costs: CostModel) -> int:
@@ -63,7 +63,8 @@ def widest_degree(costs: CostModel) -> int:
 
 def _changes(costs: CostModel) -> Iterator[tuple[str, ...]]:
     """All sets of changes, small ones first, and settings before GPUs."""
-    known = (_WIDER, _RING, _MORE_GPUS) if has_no_ring(costs) else (_WIDER, _MORE_GPUS)
+    may_set_ring = has_no_ring(costs) and costs.options.can_ring
+    known = (_WIDER, _RING, _MORE_GPUS) if may_set_ring else (_WIDER, _MORE_GPUS)
     for number in range(1, len(known) + 1):
         yield from combinations(known, number)
 

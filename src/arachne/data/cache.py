@@ -10,6 +10,7 @@ import os
 import struct
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -44,9 +45,19 @@ def video_key(
     return _digest(["video", DECODE_VERSION, content, seconds, shape, fps, fingerprint])
 
 
-def text_key(caption: str, fingerprint: str) -> str:
-    """The key of a caption's token states: its words and the encoder."""
-    return _digest(["text", caption, fingerprint])
+def text_key(caption: str, fingerprint: str, seen: str | None = None) -> str:
+    """The key of a caption's token states: its words and the encoder.
+
+    `seen` is the key of the picture that the encoder looks at; None for one that sees none.
+    """
+    return _digest(["text", caption, fingerprint, *([] if seen is None else [seen])])
+
+
+def first_frame_key(
+    content: str, span: TimeSpan | None, bucket: Bucket, fps: float, fit: Fit = "crop"
+) -> str:
+    """The key of a clip's first frame: clips that differ in length alone have the same."""
+    return video_key(content, span, replace(bucket, frames=1), fps, "first frame", fit)
 
 
 def _digest(parts: list[Any]) -> str:

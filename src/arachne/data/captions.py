@@ -37,12 +37,12 @@ def lines_of(text: str) -> list[str]:
 
     `str.splitlines` also ends them at U+2028, U+0085 and others, which captions may hold.
     """
-    return _plain_ends(text).split("\n")
+    return plain_ends(text).split("\n")
 
 
 def as_caption(text: str) -> str:
     """A caption without outer white space, its line ends as `\\n`."""
-    return _plain_ends(text).strip()
+    return plain_ends(text).strip()
 
 
 def half_character(text: str) -> str | None:
@@ -62,5 +62,6 @@ def written_out(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _plain_ends(text: str) -> str:
+def plain_ends(text: str) -> str:
+    """A text with `\n` at the end of each line."""
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,6 +1,7 @@
 """A clip's pixels, brought to its bucket: retimed by time stamps, scaled, cropped or framed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +12,13 @@ from arachne.core.errors import DataError
 from arachne.data.frame_size import Fit, scaled_size
 from arachne.data.media_file import MediaFile, as_media_file
 from arachne.data.picture_source import picture_frames
-from arachne.data.probe import is_picture_file, timeline_of, times_of
+from arachne.data.probe import is_picture_file, timeline_of
 from arachne.data.remote_path import DatasetPath
 from arachne.data.timed_frame import Pixels, TimedFrame, empty_pixels
 from arachne.data.timeline import Cut, FrameTimes, cut, retimed_count
-from arachne.data.video_source import video_frames
+from arachne.data.video_source import video_frames, whole_video
 
-DECODE_VERSION = 2
+DECODE_VERSION = 3
 """Goes into every cache key: raise it when the same clip would give other pixels."""
 
 TellCount = Callable[[int], None]
@@ -49,48 +50,83 @@ def decode_clip(
     Raises:
         DataError: The file cannot be decoded, or decoding gives fewer frames than the bucket needs.
     """
-    media = as_media_file(file)
-    source, timeline, part = _opened(media, span)
-    seen = _Seen()
-    picked = _pick(
-        _within(source, part, timeline.slack_s), timeline, part, bucket, fps, seen, is_counted
-    )
     shape = (bucket.frames, bucket.height, bucket.width, 3)
     pixels = empty_pixels(bucket.frames, bucket.height, bucket.width) if into is None else into
     assert pixels.shape == shape, pixels.shape
-    for index, is_repeat, frame in picked:
-        if is_repeat:
-            pixels[index] = pixels[index - 1]
-        else:
-            _show(frame, pixels[index], fit)
+    seen = _Seen()
+    with _opened(as_media_file(file), span) as (source, timeline, part):
+        frames = _within(source, part, timeline.slack_s)
+        picked = _pick(frames, timeline, part, bucket, fps, seen, is_counted)
+        _show(picked, pixels, fit)
     if seen.is_all and tell_count is not None:
         tell_count(seen.count)
     return pixels
 
 
+@contextmanager
 def _opened(
     media: MediaFile, span: TimeSpan | None
-) -> tuple[Iterator[TimedFrame], FrameTimes, Cut]:
+) -> Generator[tuple[Iterator[TimedFrame], FrameTimes, Cut], None, None]:
     """The frames of a file from a span's first or an earlier one on, their times, and the part."""
     if is_picture_file(media):
         stills = timeline_of(media)
-        return picture_frames(media, stills), stills, cut(stills, span)
-    # The first frame of a whole file says how large all are; it need not be decoded before.
-    timeline = times_of(media) if span is None else timeline_of(media)
-    part = cut(timeline, span)
-    return video_frames(media, timeline, part.first), timeline, part
+        yield picture_frames(media, stills), stills, cut(stills, span)
+    elif span is None:
+        # The first frame of a whole file says how large all are; it need not be decoded before.
+        with whole_video(media) as (times, frames):
+            yield frames, times, cut(times, None)
+    else:
+        timeline = timeline_of(media)
+        part = cut(timeline, span)
+        yield video_frames(media, timeline, part.first), timeline, part
 
 
-def _show(frame: TimedFrame, pixels: Pixels, fit: Fit) -> None:
-    """Write a frame into pixels [H, W, 3], scaled, and then cropped or set in black."""
-    bucket_height, bucket_width, _ = pixels.shape
+def _show(picked: Iterator[tuple[int, bool, TimedFrame]], pixels: Pixels, fit: Fit) -> None:
+    """Write frames, all of one size, into pixels [F, H, W, 3]: scaled, then cropped or set in
+    black.
+    """
+    place: _Place | None = None
+    for index, is_repeat, frame in picked:
+        if is_repeat:
+            pixels[index] = pixels[index - 1]
+            continue
+        if place is None:
+            place = _place_of(frame, pixels, fit)
+            if place.has_bars:
+                pixels[:] = 0
+        shown = pixels[index][place.shown]
+        for color, plane in enumerate(frame.planes(*place.size)):
+            shown[:, :, color] = plane[place.kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """How frames of one size come into a bucket.
+
+    Attributes:
+        size: (width, height) that they are scaled to.
+        kept: The rows and columns of a scaled one that are not cropped.
+        shown: The rows and columns of the bucket that those go to.
+        has_bars: Whether that leaves any of the bucket black.
+    """
+
+    size: tuple[int, int]
+    kept: tuple[slice, slice]
+    shown: tuple[slice, slice]
+    has_bars: bool
+
+
+def _place_of(frame: TimedFrame, pixels: Pixels, fit: Fit) -> _Place:
+    _, bucket_height, bucket_width, _ = pixels.shape
     width, height = scaled_size(frame.width, frame.height, (bucket_width, bucket_height), fit)
     rows, shown_rows = _overlap(height, bucket_height)
     columns, shown_columns = _overlap(width, bucket_width)
-    if width < bucket_width or height < bucket_height:
-        pixels[:] = 0
-    for color, plane in enumerate(frame.planes(width, height)):
-        pixels[shown_rows, shown_columns, color] = plane[rows, columns]
+    return _Place(
+        size=(width, height),
+        kept=(rows, columns),
+        shown=(shown_rows, shown_columns),
+        has_bars=width < bucket_width or height < bucket_height,
+    )
 
 
 def _overlap(scaled: int, side: int) -> tuple[slice, slice]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.units import count_text
-from arachne.data.captions import as_caption, half_character, read_text, written_out
+from arachne.data.captions import as_caption, half_character, plain_ends, read_text, written_out
 from arachne.data.clip_table import is_read, table_clips
 from arachne.data.dataset_hints import missing_caption_hint, no_clip_hint
 from arachne.data.media_suffixes import has_media_name, is_hidden
@@ -205,7 +205,11 @@ def _tables(root: DatasetPath, names: Sequence[str]) -> list[Uncaptioned]:
 
 def _listed_clips(root: DatasetPath, captions_name: str | None) -> list[Uncaptioned]:
     paths = _lines(root, VIDEO_LIST)
+    while paths and not paths[-1]:
+        del paths[-1]
     captions = _lines(root, captions_name) if captions_name else [None] * len(paths)
+    while len(captions) > len(paths) and not captions[-1]:
+        del captions[-1]
     if len(paths) != len(captions):
         raise DataError(
             f"{VIDEO_LIST} has {count_text(len(paths), 'line')} but {captions_name} "
@@ -221,8 +225,9 @@ def _listed_clips(root: DatasetPath, captions_name: str | None) -> list[Uncaptio
 
 
 def _lines(root: DatasetPath, name: str) -> list[str]:
-    lines = as_caption(read_text(source_path(root, name), name)).split("\n")
-    return [line.strip() for line in lines] if lines != [""] else []
+    """Every line of a file, blank ones too: line k of one file belongs to line k of another."""
+    lines = plain_ends(read_text(source_path(root, name), name)).split("\n")
+    return [line.strip() for line in (lines if lines[-1] else lines[:-1])]
 
 
 def _refuse_missing(root: DatasetPath, found: list[Uncaptioned], missing_caption: str) -> None:

@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from arachne.core.ledger import LedgerRow
 from arachne.data.claims import EXPIRES_S, Claims
 from arachne.data.guarded_decoder import DecodeJob, GuardedDecoder, Refusal
 from arachne.data.limits import MAX_DECODE_S
-from arachne.data.prepare import Latents, Piece, Store, TokenStates
+from arachne.data.prepare import Piece, Store, TokenStates
 from arachne.data.remote_path import DatasetPath
 
 _LOOK_AGAIN_S = 0.2
@@ -50,6 +50,15 @@ class TextEncoder(Protocol):
 
     def encode(self, caption: str, /) -> NDArray[np.float32]:
         """Token states [L, D] of a caption."""
+        ...
+
+
+@runtime_checkable
+class PictureReader(Protocol):
+    """A text encoder that looks at a clip's first frame before it reads the caption."""
+
+    def encode_seeing(self, caption: str, frame: NDArray[np.uint8], /) -> NDArray[np.float32]:
+        """Token states [L, D] of a caption after a picture [H, W, 3]."""
         ...
 
 
@@ -133,8 +142,8 @@ class _Line:
     claims: Claims
     idle: deque[GuardedDecoder]
     tell: Tell
-    decoding: deque[tuple[GuardedDecoder, Latents]] = field(
-        default_factory=deque[tuple[GuardedDecoder, Latents]]
+    decoding: deque[tuple[GuardedDecoder, Piece]] = field(
+        default_factory=deque[tuple[GuardedDecoder, Piece]]
     )
 
     def run(self, pieces: Sequence[Piece]) -> None:
@@ -152,7 +161,7 @@ class _Line:
         """See to a piece; False while another process has claimed it."""
         if self._is_settled(piece):
             return True
-        if isinstance(piece, Latents) and not self.idle:
+        if piece.row is not None and not self.idle:
             self._finish()
         if not self.claims.take(piece.key):
             return False
@@ -160,12 +169,16 @@ class _Line:
             self.claims.release(piece.key)
             return True
         self.tell(Begun(key=piece.key))
-        if isinstance(piece, TokenStates):
+        if isinstance(piece, TokenStates) and piece.row is None:
             self._store(piece, self.workshop.text_encoder.encode(piece.caption))
-        else:
-            decoder = self.idle.popleft()
-            decoder.start(decode_job(self.workshop, piece.row))
-            self.decoding.append((decoder, piece))
+            return True
+        assert piece.row is not None, "latents are a clip's"
+        job = decode_job(self.workshop, piece.row)
+        if isinstance(piece, TokenStates):
+            job = replace(job, bucket=replace(job.bucket, frames=1))
+        decoder = self.idle.popleft()
+        decoder.start(job)
+        self.decoding.append((decoder, piece))
         return True
 
     def _is_settled(self, piece: Piece) -> bool:
@@ -175,11 +188,18 @@ class _Line:
         return is_settled
 
     def _finish(self) -> None:
-        """Encode and store the clip that was first to be decoded."""
+        """Encode and store what was first to be decoded."""
         decoder, piece = self.decoding.popleft()
         found = decoder.result()
-        num_frames = None if isinstance(found, Refusal) else found.num_frames
-        if not isinstance(found, Refusal):
+        num_frames = None
+        if isinstance(found, Refusal):
+            pass
+        elif isinstance(piece, TokenStates):
+            text_encoder = self.workshop.text_encoder
+            assert isinstance(text_encoder, PictureReader), "which its store says"
+            found = text_encoder.encode_seeing(piece.caption, found.pixels[0])
+        else:
+            num_frames = found.num_frames
             found = encoded_latents(self.workshop.video_encoder, found.pixels)
         self.idle.append(decoder)
         if isinstance(found, Refusal):

@@ -1,13 +1,13 @@
 """What training needs of each clip: which cached arrays, which of them are missing, and whose clip
 turned out to be unusable."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.data.atomic_file import remove_leftovers
-from arachne.data.cache import LatentCache, text_key, video_key
+from arachne.data.cache import LatentCache, first_frame_key, text_key, video_key
 from arachne.data.claims import remove_abandoned_claims
 from arachne.data.frame_size import Fit
 from arachne.data.inspect import rejected
@@ -15,14 +15,26 @@ from arachne.data.rejections import Rejections
 
 
 def keys_of(
-    row: LedgerRow, fps: float, video_fingerprint: str, text_fingerprint: str, fit: Fit = "crop"
+    row: LedgerRow,
+    fps: float,
+    video_fingerprint: str,
+    text_fingerprint: str,
+    fit: Fit = "crop",
+    *,
+    text_sees_clip: bool = False,
 ) -> tuple[str, str]:
     """The cache keys of a usable clip's (latents, token states)."""
     assert row.bucket is not None, row
+    seen = _first_frame_key(row, fps, fit) if text_sees_clip else None
     return (
         video_key(row.content, row.clip.part, row.bucket, fps, video_fingerprint, fit),
-        text_key(row.clip.caption, text_fingerprint),
+        text_key(row.clip.caption, text_fingerprint, seen),
     )
+
+
+def _first_frame_key(row: LedgerRow, fps: float, fit: Fit) -> str:
+    assert row.bucket is not None, row
+    return first_frame_key(row.content, row.clip.part, row.bucket, fps, fit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +47,18 @@ class Latents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStates:
-    """A caption's token states as a piece of work; clips of the same caption share them."""
+    """A caption's token states as a piece of work; clips of the same caption share them.
+
+    Attributes:
+        key: Of the states in the cache.
+        caption: The words.
+        row: A clip of which the text encoder sees the first frame; None for one that sees none,
+            and for what guidance compares to.
+    """
 
     key: str
     caption: str
+    row: LedgerRow | None = None
 
 
 Piece = Latents | TokenStates
@@ -54,6 +74,7 @@ class Store:
         video_fingerprint: Names the video encoder.
         text_fingerprint: Names the text encoder.
         fit: Whether frames were cropped, or set in black.
+        text_sees_clip: Whether the text encoder looks at a clip's first frame.
     """
 
     cache_dir: Path
@@ -61,6 +82,7 @@ class Store:
     video_fingerprint: str
     text_fingerprint: str
     fit: Fit = "crop"
+    text_sees_clip: bool = False
 
     @property
     def cache(self) -> LatentCache:
@@ -84,7 +106,14 @@ class Store:
 
     def keys_of(self, row: LedgerRow) -> tuple[str, str]:
         """The cache keys of a usable clip's (latents, token states)."""
-        return keys_of(row, self.fps, self.video_fingerprint, self.text_fingerprint, self.fit)
+        return keys_of(
+            row,
+            self.fps,
+            self.video_fingerprint,
+            self.text_fingerprint,
+            self.fit,
+            text_sees_clip=self.text_sees_clip,
+        )
 
     def pieces(self, rows: Iterable[LedgerRow]) -> tuple[Piece, ...]:
         """All arrays of the usable rows and the empty caption's, each once, in the rows' order."""
@@ -95,22 +124,28 @@ class Store:
                 continue
             latents_key, _ = self.keys_of(row)
             found.setdefault(latents_key, Latents(key=latents_key, row=row))
-            for caption in row.clip.captions:
-                key = text_key(caption, self.text_fingerprint)
-                found.setdefault(key, TokenStates(key=key, caption=caption))
+            for states in self._token_states(row):
+                found.setdefault(states.key, states)
         return tuple(found.values())
+
+    def _token_states(self, row: LedgerRow) -> Iterator[TokenStates]:
+        """Those of all captions of a clip."""
+        seen = _first_frame_key(row, self.fps, self.fit) if self.text_sees_clip else None
+        for caption in row.clip.captions:
+            key = text_key(caption, self.text_fingerprint, seen)
+            yield TokenStates(key=key, caption=caption, row=row if self.text_sees_clip else None)
 
     def is_settled(self, piece: Piece) -> bool:
         """Whether nothing is to be done: the array is cached, or its clip was rejected."""
         return self.cache.has(piece.key) or self.rejections.reason_of(piece.key) is not None
 
     def amended(self, ledger: Ledger, reasons: Mapping[str, str]) -> Ledger:
-        """The ledger with clips rejected whose latents could not be made, and with the frames of
+        """The ledger with clips rejected whose arrays could not be made, and with the frames of
         those that decoding has counted.
 
         Args:
             ledger: Of all clips.
-            reasons: Those met in this run, by the latents' key; the remembered ones count too.
+            reasons: Those met in this run, by the array's key; the remembered ones count too.
         """
         rows = tuple(
             row if row.status == "rejected" else self._amended_row(row, reasons)
@@ -120,8 +155,13 @@ class Store:
 
     def _amended_row(self, row: LedgerRow, reasons: Mapping[str, str]) -> LedgerRow:
         key, _ = self.keys_of(row)
-        reason = reasons.get(key) or self.rejections.reason_of(key)
-        if reason is not None and not self.cache.has(key):
-            return replace(rejected(row.clip, reason, row.content, row.arithmetic), stamp=row.stamp)
+        of_frames = [key]
+        if self.text_sees_clip:
+            of_frames += [states.key for states in self._token_states(row)]
+        for each in of_frames:
+            reason = reasons.get(each) or self.rejections.reason_of(each)
+            if reason is not None and not self.cache.has(each):
+                refused = rejected(row.clip, reason, row.content, row.arithmetic)
+                return replace(refused, stamp=row.stamp)
         num_frames = None if row.is_decoded else self.cache.frames_of(key)
         return row if num_frames is None else row.counted(num_frames)

@@ -10,8 +10,8 @@ from arachne.data.file_identity import remembered
 from arachne.data.media_file import MediaFile
 from arachne.data.picture_source import is_picture, scan_picture
 from arachne.data.remote_path import DatasetPath
-from arachne.data.timeline import FrameTimes, Timeline, facts_of
-from arachne.data.video_scan import scan_times, scan_video
+from arachne.data.timeline import Timeline, facts_of
+from arachne.data.video_scan import scan_video
 
 _MAGIC_BYTES = 16
 
@@ -28,10 +28,6 @@ def _scan(file: MediaFile) -> Timeline:
 
 timeline_of: Callable[[DatasetPath | MediaFile], Timeline] = remembered(_scan, max_files=64)
 """The timeline of a file; the last files scanned are remembered. Raises DataError."""
-
-
-times_of: Callable[[DatasetPath | MediaFile], FrameTimes] = remembered(scan_times, max_files=64)
-"""When the frames of a video are shown, found without decoding any; raises DataError."""
 
 
 def probe(file: DatasetPath | MediaFile, span: TimeSpan | None = None) -> MediaFacts:

@@ -52,12 +52,15 @@ class FrameTimes:
         """The usual time between two frames."""
         if self.num_frames < 2:
             return max(self.end_s, SLACK_S)
-        return max(float(np.median(np.diff(self.times_s))), 1e-6)
+        steps_s = np.diff(self.times_s)
+        middles = (len(steps_s) - 1) // 2, len(steps_s) // 2
+        around = np.partition(steps_s, middles)  # np.median takes ten times as long for a clip
+        return max(float(around[middles[0]] + around[middles[1]]) / 2, 1e-6)
 
     @property
     def slack_s(self) -> float:
         """How early a frame may begin that still begins in a span; less than a frame lasts."""
-        return min(SLACK_S, self.interval_s / 2)
+        return min(SLACK_S, self.interval_s / 2, self.end_s / 2)
 
     def time_of(self, pts: int | None, order: int) -> float:
         """Seconds of a decoded frame; `order` counts decoded frames where there are no stamps."""

@@ -1,8 +1,9 @@
 """The timeline of a video from its packets: the header's frame count is only a hint."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from av.container import InputContainer
@@ -22,6 +23,14 @@ _MISSING_SHARE = 0.02
 _MISSING_S = 0.5
 """A file that lacks more than this of what its header promises was cut short."""
 
+_KEPT_BYTES = 2**25
+"""*Assumption*: a clip of some seconds has fewer; what is larger is read twice."""
+
+_OBJECT_BYTES = 1024
+"""What a packet that is kept takes beside its own bytes, rounded up."""
+
+VideoPacket: TypeAlias = "Packet[VideoStream]"
+
 
 @dataclass(slots=True, kw_only=True)
 class _Packets:
@@ -29,17 +38,25 @@ class _Packets:
 
     Attributes:
         is_decoding: Whether the first frame is decoded on the way, for what only it knows.
+        kept: The packets themselves; None where nobody wants them, or they are too many.
     """
 
-    is_decoding: bool
+    is_decoding: bool = False
+    kept: list[VideoPacket] | None = None
+    num_bytes: int = 0
     stamps: list[int | None] = field(default_factory=list[int | None])
     key_stamps: list[int] = field(default_factory=list[int])
     last_pts: int = -1
     last_ticks: int = 0
     first_frame: VideoFrame | None = None
 
-    def add(self, packet: "Packet[VideoStream]") -> None:
+    def add(self, packet: VideoPacket) -> None:
         """Count one packet."""
+        if self.kept is not None:
+            self.kept.append(packet)
+            self.num_bytes += packet.size + _OBJECT_BYTES
+            if self.num_bytes > _KEPT_BYTES:
+                self.kept = None
         if packet.is_corrupt:
             raise DataError(
                 f"the file is damaged or cut short: packet {len(self.stamps) + 1} is not whole"
@@ -65,7 +82,7 @@ def scan_video(file: MediaFile) -> Timeline:
         DataError: It has no frame, is damaged, cut short or over a limit.
     """
     with opened_video(file) as (container, stream):
-        packets = _read(file, container, stream, is_decoding=True)
+        packets = _read(file, container, stream, _Packets(is_decoding=True))
         if packets.first_frame is None:
             raise DataError(f"none of its {len(packets.stamps)} packets gives a frame")
         width, height = upright_size(packets.first_frame, stream)
@@ -81,22 +98,24 @@ def scan_video(file: MediaFile) -> Timeline:
         )
 
 
-def scan_times(file: MediaFile) -> FrameTimes:
-    """Read all packets of a video, and decode none: for one that is decoded next.
+def times_and_packets(
+    file: MediaFile, container: InputContainer, stream: VideoStream
+) -> tuple[FrameTimes, Sequence[VideoPacket] | None]:
+    """When the frames of an open video are shown, found without decoding any, and its packets, to
+    be decoded next; None if they are too many to be kept.
 
     Raises:
         DataError: It has no packet, is damaged, cut short or over a limit.
     """
-    with opened_video(file) as (container, stream):
-        times = _times(_read(file, container, stream, is_decoding=False), stream)
-        _refuse_cut_short(times, stream, file.num_bytes)
-        return times
+    packets = _read(file, container, stream, _Packets(kept=[]))
+    times = _times(packets, stream)
+    _refuse_cut_short(times, stream, file.num_bytes)
+    return times, packets.kept
 
 
 def _read(
-    file: MediaFile, container: InputContainer, stream: VideoStream, *, is_decoding: bool
+    file: MediaFile, container: InputContainer, stream: VideoStream, packets: _Packets
 ) -> _Packets:
-    packets = _Packets(is_decoding=is_decoding)
     if stream.frames > MAX_FRAMES:
         raise DataError(f"its header says {stream.frames:,} frames; the limit is {MAX_FRAMES:,}")
     for packet in container.demux(stream):
@@ -143,11 +162,15 @@ def is_mirrored(frame: VideoFrame) -> bool:
 def upright_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
     """(width, height) of a frame after pixel aspect and rotation.
 
+    What the container says of pixels counts before what the video itself says, which is known from
+    the first decoded frame on.
+
     Raises:
         DataError: The size is over a limit.
     """
     check_frame_size(frame.width, frame.height)
-    aspect = stream.sample_aspect_ratio or Fraction(1)
+    own = stream.codec_context.sample_aspect_ratio
+    aspect = stream.sample_aspect_ratio or own or Fraction(1)
     width, height = max(1, round(frame.width * aspect)), frame.height
     check_frame_size(width, height)
     return (height, width) if rotation_of(frame) % 2 else (width, height)
@@ -155,8 +178,10 @@ def upright_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
 
 def _times(packets: _Packets, stream: VideoStream) -> FrameTimes:
     count = len(packets.stamps)
-    rate = stream.average_rate or stream.guessed_rate
     has_stamps = None not in packets.stamps and stream.time_base is not None
+    # Without stamps, as in raw H.264, FFmpeg's average is 25 whatever the video itself says.
+    rates = stream.average_rate, stream.guessed_rate
+    rate = (rates[0] or rates[1]) if has_stamps else (rates[1] or rates[0])
     if has_stamps:
         stamps = cast(list[int], packets.stamps)
         pts = np.sort(np.array(stamps, dtype=np.int64))

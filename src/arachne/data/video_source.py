@@ -1,6 +1,7 @@
 """Frames of a video, decoded from the keyframe before the first one wanted."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from av.container import InputContainer
 from av.video.frame import VideoFrame
+from av.video.plane import VideoPlane
 from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 
@@ -18,7 +20,7 @@ from arachne.data.media_file import MediaFile
 from arachne.data.timed_frame import Pixels, Planes, TimedFrame
 from arachne.data.timeline import FrameTimes, Timeline
 from arachne.data.video_file import opened_video
-from arachne.data.video_scan import is_mirrored, rotation_of, upright_size
+from arachne.data.video_scan import is_mirrored, rotation_of, times_and_packets, upright_size
 
 _SEEKABLE = ("mov", "matroska")
 """Containers whose index leads to a keyframe exactly; others are decoded from the start."""
@@ -34,8 +36,22 @@ flags swscale takes shortcuts: chroma is repeated, and every colour is a level t
 _FORMAT = "gbrp"
 """To planes swscale has vector code for full chroma, to packed RGB it has none: twice the time."""
 
-_RED_GREEN_BLUE = (2, 0, 1)
-"""Where `gbrp` has them."""
+
+@contextmanager
+def whole_video(file: MediaFile) -> Generator[tuple[FrameTimes, Iterator[TimedFrame]], None, None]:
+    """When the frames of a video are shown, and all of them in order of time, from one reading.
+
+    Raises:
+        DataError: It has no packet, is damaged, cut short or over a limit; for frames see
+            `video_frames`.
+    """
+    with opened_video(file) as (container, stream):
+        times, packets = times_and_packets(file, container, stream)
+        if packets is not None:
+            frames = chain.from_iterable(packet.decode() for packet in packets)
+            yield times, _timed(deinterlaced(frames, stream), stream, times)
+            return
+    yield times, video_frames(file, times, 0)
 
 
 def video_frames(file: MediaFile, timeline: FrameTimes, first: int) -> Iterator[TimedFrame]:
@@ -138,15 +154,14 @@ def _upright_planes(
         src_colorspace=colors,
         threads=1,
     )
-    red, green, blue = (_plane(scaled, index, look) for index in _RED_GREEN_BLUE)
-    return red, green, blue
+    green, blue, red = scaled.planes  # as `gbrp` has them
+    return _pixels(red, look), _pixels(green, look), _pixels(blue, look)
 
 
-def _plane(frame: VideoFrame, index: int, look: _Look) -> Pixels:
-    """One colour of a frame without the padding of its rows, flipped if asked and then turned;
-    it keeps the frame alive.
+def _pixels(plane: VideoPlane, look: _Look) -> Pixels:
+    """One colour without the padding of its rows, flipped if asked and then turned; it keeps the
+    frame alive.
     """
-    plane = frame.planes[index]
     memory: Any = plane  # its stub does not say that it is a buffer
     rows = np.frombuffer(memory, dtype=np.uint8).reshape(plane.height, plane.line_size)
     shown = rows[:, : plane.width]

@@ -137,6 +137,7 @@ class DiffusersFamily:
         name: The `model.family` of a run file, a key of `core.families.FAMILIES`.
         class_name: Name of the class in diffusers.
         layout: How it is cut along the sequence.
+        kept_layout: The same where image to video keeps the first frame; None where it never does.
         sizes: Fields of `ModelShape`, but for family and text tokens, from a config.json.
         options: Keywords of the constructor that follow from a shape; a config.json has to agree.
         forward: One forward pass; latents and text arrive in the type of the weights.
@@ -144,6 +145,8 @@ class DiffusersFamily:
         prepare: Changes a new module where a launch could not split it as it is.
         text_padding: What its text encoder makes of padding.
         text_prompt: The instruction in which its text encoder reads a caption, if there is one.
+        picture_prompt: The instruction in which its text encoder for image to video reads a caption
+            and sees the first frame, if there is one.
         cleans_captions: Whether its pipeline resolves HTML entities and joins whitespace before the
             text encoder reads a caption.
         pools_text: Whether its text begins with a pooled state, as `pooled_text` packs it.
@@ -159,9 +162,11 @@ class DiffusersFamily:
     options: Callable[[ModelShape], dict[str, Any]]
     forward: Forward
     first_frame_forward: FirstFrameForward | None = None
+    kept_layout: SequenceLayout | None = None
     prepare: Callable[[nn.Module], None] = _as_it_is
     text_padding: TextPadding = "masked"
     text_prompt: TextPrompt | None = None
+    picture_prompt: TextPrompt | None = None
     cleans_captions: bool = False
     pools_text: bool = False
     fixed: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ Shape suffixes:
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from arachne.core.sequence_layout import SequenceLayout
 from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.families import transformer_named
 from arachne.models.interface import FirstFrames
-from arachne.models.kept_frame import token_times
 from arachne.models.lora_names import PUBLISHED
+from arachne.models.pretrained_folder import loaded_part
 from arachne.models.published_file import published_keys, published_shape
 from arachne.models.single_file import check_renaming, load_single_file
 
@@ -44,17 +44,27 @@ _EMBEDDERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoTransformer:
-    """A transformer of diffusers; `build_transformer` and `load_transformer` make one."""
+    """A transformer of diffusers; `build_transformer` and `load_transformer` make one.
+
+    Attributes:
+        family: How diffusers' class is used.
+        shape: Its sizes.
+        module: The model itself.
+        unrounded: By name, values of parameters that the module holds rounded to a narrower type.
+    """
 
     family: DiffusersFamily
     shape: ModelShape
     module: nn.Module
+    unrounded: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
 
     @property
     def layout(self) -> SequenceLayout:
         """How the module is cut along the sequence."""
-        layout = self.family.layout
-        return token_times(layout) if self.shape.keeps_first_frame else layout
+        if not self.shape.keeps_first_frame:
+            return self.family.layout
+        assert self.family.kept_layout is not None, self.family.name
+        return self.family.kept_layout
 
     def predict(
         self,
@@ -117,19 +127,15 @@ def load_transformer(
     says it.
 
     Raises:
-        ConfigError: The folder holds no such model, or one that needs more than text.
+        ConfigError: The folder holds no such model, other weights than its own, or one that needs
+            more than text.
     """
     family = transformer_named(family_name)
     found = transformer_folder(Path(folder), setting)
     options = _read_options(family, found, setting)
     shape = _shape_of(family, options, found, text_tokens, setting)
     family.check(shape)
-    try:
-        module = _from_folder(diffusers_class(family), found, _wide(dtype))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"{setting} {str(found)!r} has a config.json, but its weights cannot be loaded: {error}"
-        ) from error
+    module = _from_folder(diffusers_class(family), found, _wide(dtype), setting)
     module.train()
     _cast_parameters(module, dtype)
     family.prepare(module)
@@ -222,14 +228,14 @@ def diffusers_class(family: DiffusersFamily) -> Any:
     return getattr(diffusers, family.class_name)
 
 
-def _from_folder(kind: Any, folder: Path, dtype: torch.dtype) -> nn.Module:
+def _from_folder(kind: Any, folder: Path, dtype: torch.dtype, setting: str) -> nn.Module:
     """A module with all parameters of a folder in `dtype`.
 
     A class names modules that it keeps in float32 whatever is asked for: against half precision,
     but it would round what was stored in float64.
     """
     unkept = type(kind.__name__, (kind,), {"_keep_in_fp32_modules": None})
-    module = unkept.from_pretrained(str(folder), torch_dtype=dtype, local_files_only=True)
+    module = loaded_part(unkept, folder, setting=setting, uses_all=True, torch_dtype=dtype)
     module.__class__ = kind
     return module
 
@@ -309,9 +315,7 @@ def _shape_of(
         return options.get(name, defaults[name].default)
 
     sizes = family.sizes(option)
-    shape = ModelShape(
-        family=family.name, text_tokens=text_tokens, keeps_first_frame=False, **sizes
-    )
+    shape = ModelShape(family=family.name, text_tokens=text_tokens, **sizes)
     needed = {name: defaults[name].default for name in family.fixed} | family.options(shape)
     for name, value in needed.items():
         if name == "max_text_seq_length" and option(name) != value:

@@ -11,7 +11,8 @@ from arachne.models.first_frame import FirstFrameEncoder
 from arachne.models.gemma_text import is_gemma, open_gemma
 from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
 from arachne.models.interface import TextEncoder, VideoEncoder
-from arachne.models.pooled_text import PooledTextEncoder, open_pooler
+from arachne.models.llava_text import LlavaTextEncoder, is_llava, open_llava
+from arachne.models.pooled_text import PooledPictureReader, PooledTextEncoder, open_pooler
 from arachne.models.pretrained_image import open_image_encoder
 from arachne.models.pretrained_text import open_text_encoder
 from arachne.models.pretrained_vae import open_video_encoder
@@ -60,29 +61,46 @@ def text_encoder_named(
     family: str = "wan",
     hashed_size: int = HASHED_TEXT_SIZE,
     pooled_size: int = 0,
+    picture_every: int = 0,
     device: str = "cpu",
 ) -> TextEncoder:
     """`hashed`, with states `hashed_size` wide, or the encoder in a folder, run as the family does.
 
     With `pooled_size` above 0 its arrays begin with a pooled state so wide, of the mean of hashed
-    states, or of the folder's second encoder.
+    states, or of the folder's second encoder. With `picture_every` above 0 a folder may hold LLaVA,
+    of whose states of a picture every so many-th is taken.
 
     Raises:
         ConfigError: The folder holds no encoder that is known, or transformers is not installed.
     """
     if pooled_size:
         tokens = text_encoder_named(
-            name_or_folder, num_tokens, family=family, hashed_size=hashed_size, device=device
+            name_or_folder,
+            num_tokens,
+            family=family,
+            hashed_size=hashed_size,
+            picture_every=picture_every,
+            device=device,
         )
-        pooler = None
-        if name_or_folder != "hashed":
-            pooler = open_pooler(Path(name_or_folder), pooled_size=pooled_size, device=device)
+        if name_or_folder == "hashed":
+            return PooledTextEncoder(encoder=tokens, pooled_size=pooled_size)
+        pooler = open_pooler(Path(name_or_folder), pooled_size=pooled_size, device=device)
+        if isinstance(tokens, LlavaTextEncoder):
+            return PooledPictureReader(encoder=tokens, pooler=pooler)
         return PooledTextEncoder(encoder=tokens, pooled_size=pooled_size, pooler=pooler)
     if name_or_folder == "hashed":
         return HashedTextEncoder(num_tokens=num_tokens, text_size=hashed_size)
     if is_gemma(Path(name_or_folder)):
         return open_gemma(Path(name_or_folder), num_tokens=num_tokens, device=device)
     found = transformer_named(family)
+    if found.picture_prompt is not None and picture_every and is_llava(Path(name_or_folder)):
+        return open_llava(
+            Path(name_or_folder),
+            num_tokens=num_tokens,
+            prompt=found.picture_prompt,
+            every=picture_every,
+            device=device,
+        )
     return open_text_encoder(
         Path(name_or_folder),
         num_tokens=num_tokens,

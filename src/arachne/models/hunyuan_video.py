@@ -1,8 +1,10 @@
 """HunyuanVideo: blocks with weights for text of their own, then blocks that text and video share.
 
-Image to video sees the first frame in further channels, latents before zeros and a mask, as
-`HunyuanVideoImageToVideoPipeline` shows it to the model of 33 channels. That pipeline also has
-LLaVA read the picture before the caption; here text states are those of the caption alone.
+Image to video is, as in `HunyuanVideoImageToVideoPipeline`, of two kinds of weights. Those of 33
+channels (`latent_concat`) see the first frame in further channels, latents before zeros and a mask.
+Those of 16 (`token_replace`) keep it, see `kept_frame`: their class modulates that frame's tokens
+by an embedding of timestep 0. Both were trained on text states of LLaVA, which sees that frame
+before it reads the caption; see `llava_text`.
 
 Shape suffixes: those of `diffusers_family`, and
   P width of the pooled text state
@@ -10,12 +12,15 @@ Shape suffixes: those of `diffusers_family`, and
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape, pooled_rows
+from arachne.core.sequence_layout import SplitCount
 from arachne.models.diffusers_family import (
     DiffusersFamily,
     Option,
@@ -23,10 +28,13 @@ from arachne.models.diffusers_family import (
     check_channels,
     joint_layout,
 )
+from arachne.models.kept_frame import with_kept_frame
 from arachne.models.text_padding import word_mask
-from arachne.models.text_prompts import LLAMA_PROMPT
+from arachne.models.text_prompts import LLAMA_PROMPT, LLAVA_PROMPT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
     from arachne.models.interface import FirstFrames
@@ -35,10 +43,13 @@ GUIDANCE = 1000.0
 """What the guidance embedder gets, times 1000: a scale of 1, a model that is not guided. It learns
 the plain velocity, and sampling guides it by comparing with the empty caption. *assumption*"""
 
-_LAYOUT = joint_layout(
-    blocks=r"(single_)?transformer_blocks\.\d+",
-    self_attention=r"(single_)?transformer_blocks\.\d+\.attn",
+_BLOCKS = r"(single_)?transformer_blocks\.\d+"
+_LAYOUT = joint_layout(blocks=_BLOCKS, self_attention=rf"{_BLOCKS}\.attn")
+_KEPT_LAYOUT = replace(
+    _LAYOUT,
+    split_counts=(SplitCount(modules=_BLOCKS, argument="num_tokens", stream="video"),),
 )
+"""A block is told how many tokens are the first frame's: they lie on the first members."""
 
 
 def _forward(
@@ -46,19 +57,15 @@ def _forward(
     latents_BCFHW: Tensor,
     timestep_B: Tensor,
     text_BLD: Tensor,
-    first: FirstFrames | None = None,
 ) -> Tensor:
     """The text's first rows hold the pooled state; see `pooled_text`."""
-    import torch
-
-    shown = () if first is None else (channels_of(first),)
     guidance = timestep_B.new_full(timestep_B.shape, GUIDANCE)
     config: Any = module.config
     num_rows = pooled_rows(config.pooled_projection_dim, text_BLD.shape[2])
     pooled_BP = text_BLD[:, :num_rows].flatten(1)[:, : config.pooled_projection_dim]
     words_BLD = text_BLD[:, num_rows:]
     return module(
-        hidden_states=torch.cat([latents_BCFHW, *shown], dim=1),
+        hidden_states=latents_BCFHW,
         timestep=timestep_B,
         encoder_hidden_states=words_BLD,
         encoder_attention_mask=word_mask(words_BLD),
@@ -66,6 +73,38 @@ def _forward(
         guidance=guidance if config.guidance_embeds else None,
         return_dict=False,
     )[0]
+
+
+def _first_frame_forward(
+    module: nn.Module,
+    latents_BCFHW: Tensor,
+    timestep_B: Tensor,
+    text_BLD: Tensor,
+    first: FirstFrames,
+) -> Tensor:
+    import torch
+
+    config: Any = module.config
+    if config.image_condition_type == "latent_concat":
+        latents_BCFHW = torch.cat([latents_BCFHW, channels_of(first)], dim=1)
+        return _forward(module, latents_BCFHW, timestep_B, text_BLD)
+    is_picture = latents_BCFHW.shape[2] == 1
+    with _as_any_token(module) if is_picture else nullcontext():
+        return _forward(module, with_kept_frame(latents_BCFHW, first), timestep_B, text_BLD)
+
+
+@contextmanager
+def _as_any_token(module: nn.Module) -> Iterator[None]:
+    """The class modulates the tokens of a first frame like all others: those of a picture."""
+
+    def clips_own(_: nn.Module, _args: Any, embeddings: tuple[Tensor, Tensor]) -> Any:
+        return embeddings[0], embeddings[0]
+
+    handle = module.get_submodule("time_text_embed").register_forward_hook(clips_own)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def channels_of(first: FirstFrames) -> Tensor:
@@ -93,8 +132,14 @@ def _options(shape: ModelShape) -> dict[str, Any]:
         "pooled_projection_dim": shape.pooled_text_size,
         "rope_axes_dim": rope_axes(shape),
         "guidance_embeds": not shape.condition_channels,
-        "image_condition_type": "latent_concat" if shape.condition_channels else None,
+        "image_condition_type": _condition_type(shape),
     }
+
+
+def _condition_type(shape: ModelShape) -> str | None:
+    if shape.condition_channels:
+        return "latent_concat"
+    return "token_replace" if shape.keeps_first_frame else None
 
 
 def ffn_ratio(shape: ModelShape) -> float:
@@ -110,7 +155,7 @@ def rope_axes(shape: ModelShape) -> tuple[int, int, int]:
     return shape.head_size - 2 * side, side, side
 
 
-def _sizes(option: Option) -> dict[str, int]:
+def _sizes(option: Option) -> dict[str, Any]:
     latent_channels = min(option("in_channels"), option("out_channels"))
     return ratio_sizes(option) | {
         "latent_channels": latent_channels,
@@ -118,6 +163,7 @@ def _sizes(option: Option) -> dict[str, int]:
         "num_single_layers": option("num_single_layers"),
         "num_refiner_layers": option("num_refiner_layers"),
         "pooled_text_size": option("pooled_projection_dim"),
+        "keeps_first_frame": option("image_condition_type") == "token_replace",
     }
 
 
@@ -160,8 +206,10 @@ HUNYUAN_VIDEO = DiffusersFamily(
     sizes=_sizes,
     options=_options,
     forward=_forward,
-    first_frame_forward=_forward,
+    first_frame_forward=_first_frame_forward,
+    kept_layout=_KEPT_LAYOUT,
     text_prompt=LLAMA_PROMPT,
+    picture_prompt=LLAVA_PROMPT,
     fixed=("patch_size_t",),
     check=_check,
     pools_text=True,

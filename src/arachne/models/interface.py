@@ -147,6 +147,18 @@ class TiledEncoder(VideoEncoder, Protocol):
         ...
 
 
+@runtime_checkable
+class PictureReader(Protocol):
+    """A text encoder that looks at a clip's first frame before it reads the caption.
+
+    Its `encode` of a caption alone sees a black picture.
+    """
+
+    def encode_seeing(self, caption: str, frame: np.ndarray) -> np.ndarray:
+        """Token states of a caption after a picture uint8 [H, W, 3]."""
+        ...
+
+
 class TextEncoder(Protocol):
     """A frozen text encoder; states are float32 [L, D], padded with zeros.
 

@@ -1,9 +1,10 @@
 """Image to video by a first frame that is kept: it goes in clean, at noise level 0.
 
-So do LTX-Video and Wan 2.2 TI2V-5B, whose weights know text to video and image to video alike. A
-frame's tokens get the timestep 0, all others the clip's; what is predicted for that frame counts
-nowhere. Sources: diffusers' `LTXImageToVideoPipeline`, and `WanImageToVideoPipeline` with
-`expand_timesteps`.
+So do LTX-Video and Wan 2.2 TI2V-5B, whose weights know text to video and image to video alike, and
+HunyuanVideo's weights of `token_replace`. A frame's tokens get the timestep 0, all others the
+clip's; what is predicted for that frame counts nowhere. Sources: diffusers'
+`LTXImageToVideoPipeline`, `WanImageToVideoPipeline` with `expand_timesteps`, and
+`HunyuanVideoImageToVideoPipeline`.
 
 Shape suffixes:
   B batch   C latent channels   F latent frames   H latent height   W latent width   S video tokens
@@ -39,33 +40,34 @@ def keeping_first_frame(forward: Forward, family: str) -> FirstFrameForward:
         first: FirstFrames,
     ) -> Tensor:
         patch = family_named(family).geometry.patch
-        latents_BCFHW, timestep_BS = with_kept_frame(
-            latents_BCFHW,
-            timestep_B,
-            first,
-            tokens_per_frame=prod(latents_BCFHW.shape[3:]) // prod(patch),
+        num_frames, *sides = latents_BCFHW.shape[2:]
+        timestep_BS = timesteps_of_tokens(
+            timestep_B, num_frames, tokens_per_frame=prod(sides) // prod(patch)
         )
-        return forward(module, latents_BCFHW, timestep_BS, text_BLD)
+        return forward(module, with_kept_frame(latents_BCFHW, first), timestep_BS, text_BLD)
 
     return first_frame_forward
 
 
-def with_kept_frame(
-    latents_BCFHW: Tensor, timestep_B: Tensor, first: FirstFrames, *, tokens_per_frame: int
-) -> tuple[Tensor, Tensor]:
-    """Latents with the clip's own first frame, and the timestep of each token [B, S].
+def with_kept_frame(latents_BCFHW: Tensor, first: FirstFrames) -> Tensor:
+    """Latents with the clip's own first frame.
 
     A clip of one latent frame is a picture: nothing comes after it, so it is drawn as any picture.
     """
     import torch
 
-    num_frames = latents_BCFHW.shape[2]
+    if latents_BCFHW.shape[2] == 1:
+        return latents_BCFHW
+    kept = first.latents[:, :, :1].to(latents_BCFHW.dtype)
+    return torch.cat([kept, latents_BCFHW[:, :, 1:]], dim=2)
+
+
+def timesteps_of_tokens(timestep_B: Tensor, num_frames: int, *, tokens_per_frame: int) -> Tensor:
+    """The timestep of each token [B, S] of such a clip."""
     timestep_BF = timestep_B[:, None].repeat(1, num_frames)
     if num_frames > 1:
-        kept = first.latents[:, :, :1].to(latents_BCFHW.dtype)
-        latents_BCFHW = torch.cat([kept, latents_BCFHW[:, :, 1:]], dim=2)
         timestep_BF[:, 0] = 0.0
-    return latents_BCFHW, timestep_BF.repeat_interleave(tokens_per_frame, dim=1)
+    return timestep_BF.repeat_interleave(tokens_per_frame, dim=1)
 
 
 def drawn(error_BCFHW: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """LoRA files: read with anybody's names, written with those of diffusers or ComfyUI."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,7 +19,7 @@ from arachne.models.lora import (
     adapter_tensors,
     set_adapter_tensors,
 )
-from arachne.models.lora_names import AdapterNames, published_layer
+from arachne.models.lora_names import AdapterKey, AdapterNames, Part, published_layer
 
 DIFFUSERS_FILE = "pytorch_lora_weights.safetensors"
 COMFYUI_FILE = "lora.safetensors"
@@ -45,49 +46,113 @@ def load_adapters(
             adapter's; keys are named.
     """
     file = _lora_file(Path(path), setting)
+    what = f"{setting} {str(file)!r}"
     tensors, settings = _read(file, setting)
     layers = [name for name, _ in adapted_layers(model.module)]
     names = AdapterNames(model.family.name, layers)
+    needed = adapter_tensors(model.module)
+    keys = _keys_of(tensors, names, what)
     found: dict[str, Tensor] = {}
     alphas: dict[str, float] = {}
-    unknown: list[str] = []
-    needed = adapter_tensors(model.module)
-    for name, tensor in tensors.items():
-        key = names.find(name)
-        if key is None:
-            unknown.append(name)
-        elif key.part == "alpha":
-            alphas |= dict.fromkeys(key.layers, float(tensor))
+    for name, key in keys.items():
+        values = _usable(tensors[name], key.part, f"{what} has {name}")
+        if key.part == "alpha":
+            alphas |= dict.fromkeys(key.layers, float(values))
         elif key.part == "lora_A":
-            found |= {f"{layer}.lora_A.weight": tensor for layer in key.layers}
+            found |= {f"{layer}.lora_A.weight": values for layer in key.layers}
         else:
-            is_magnitude = key.part == "magnitude"
-            ending = "lora_magnitude_vector" if is_magnitude else "lora_B.weight"
-            rows = tensor.reshape(-1) if is_magnitude else tensor
-            widths = [needed[f"{layer}.lora_B.weight"].shape[0] for layer in key.layers]
-            if len(key.layers) > 1 and rows.shape[:1] != (sum(widths),):
-                raise ConfigError(
-                    f"{setting} {str(file)!r} has {name} of shape {tuple(rows.shape)}, and the "
-                    f"run's adapters of {', '.join(key.layers)} have {sum(widths)} outputs; set "
-                    "lora.targets so that all layers of the file have one"
-                )
-            shares = rows.split(widths) if len(key.layers) > 1 else (rows,)
-            for layer, share in zip(key.layers, shares, strict=True):
-                found[f"{layer}.{ending}"] = share
-    if unknown:
-        raise ConfigError(
-            f"{setting} {str(file)!r} has keys of no adapter of this run: {_some(unknown)}; "
-            "set lora.targets so that these layers have adapters, or name another file"
-        )
+            ending = "lora_magnitude_vector" if key.part == "magnitude" else "lora_B.weight"
+            shares = _shares(values, key, needed, f"{what} has {name}")
+            found |= {
+                f"{layer}.{ending}": share for layer, share in zip(key.layers, shares, strict=True)
+            }
     _check_same_tensors(found, needed, file, setting, options)
+    without = [layer for layer in layers if layer not in alphas] if alphas else []
+    if without and "lora_alpha" not in settings:
+        raise ConfigError(f"{what} has an alpha of other layers, and none of {_some(without)}")
     for layer in layers:
         rank = found[f"{layer}.lora_A.weight"].shape[0]
-        alpha: float = alphas[layer] if layer in alphas else settings.get("lora_alpha", rank)
-        scale = alpha / rank
+        alpha: float = settings.get("lora_alpha", rank)
+        scale = alphas.get(layer, alpha) / rank
         name = f"{layer}.lora_B.weight"
         # In double, as alphas need not be powers of two and the tensors may be narrow.
         found[name] = (found[name].double() * (scale / options.scale)).to(needed[name].dtype)
     set_adapter_tensors(model.module, found)
+
+
+def _keys_of(names: Iterable[str], adapters: AdapterNames, what: str) -> dict[str, AdapterKey]:
+    """What each tensor of a file is, by its name.
+
+    Raises:
+        ConfigError: One is of no adapter, or of another kind of adapter, or is there twice.
+    """
+    found: dict[str, AdapterKey] = {}
+    names_of: dict[AdapterKey, str] = {}
+    unknown: list[str] = []
+    for name in names:
+        key = adapters.find(name)
+        if key is None:
+            unknown.append(name)
+            continue
+        if key in names_of:
+            raise ConfigError(
+                f"{what} has both {names_of[key]} and {name}, which are the same tensor; leave one "
+                "out"
+            )
+        found[name], names_of[key] = key, name
+    of_other_kind = [name for name in unknown if adapters.is_of_layer(name)]
+    if of_other_kind:
+        raise ConfigError(
+            f"{what} has tensors that no plain LoRA has: {_some(of_other_kind)}; only LoRA, and "
+            "peft's DoRA, can be trained on; name another file"
+        )
+    if unknown:
+        raise ConfigError(
+            f"{what} has keys of no adapter of this run: {_some(unknown)}; set lora.targets so "
+            "that these layers have adapters, or name another file"
+        )
+    return found
+
+
+def _shares(
+    rows: Tensor, key: AdapterKey, needed: Mapping[str, Tensor], what: str
+) -> tuple[Tensor, ...]:
+    """What of a tensor with a row for each output belongs to each layer of its key.
+
+    Raises:
+        ConfigError: The layers have another number of outputs together.
+    """
+    if len(key.layers) == 1:
+        return (rows,)
+    widths = [needed[f"{layer}.lora_B.weight"].shape[0] for layer in key.layers]
+    if rows.shape[0] != sum(widths):
+        raise ConfigError(
+            f"{what} of shape {tuple(rows.shape)}, and the run's adapters of "
+            f"{', '.join(key.layers)} have {sum(widths)} outputs; set lora.targets so that all "
+            "layers of the file have one"
+        )
+    return rows.split(widths)
+
+
+def _usable(tensor: Tensor, part: Part, what: str) -> Tensor:
+    """Values of a tensor of an adapter: an alpha, a matrix or a vector.
+
+    Layers that were taken for convolutions of one pixel have matrices with two more dimensions.
+
+    Raises:
+        ConfigError: It is none, or holds what is no number; `what` begins the line.
+    """
+    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor.float()).all()):
+        raise ConfigError(f"{what} with values that are no finite floats; name another file")
+    if part == "alpha":
+        if tensor.numel() != 1 or float(tensor) <= 0.0:
+            raise ConfigError(f"{what} = {tensor.tolist()}; an alpha is one number above 0")
+        return tensor
+    if part == "magnitude":
+        return tensor.reshape(-1)
+    if tensor.ndim < 2 or any(size != 1 for size in tensor.shape[2:]):
+        raise ConfigError(f"{what} of shape {tuple(tensor.shape)}; an adapter has matrices")
+    return tensor.flatten(1)
 
 
 def _lora_file(path: Path, setting: str) -> Path:
@@ -105,18 +170,26 @@ def _lora_file(path: Path, setting: str) -> Path:
 
 def _read(file: Path, setting: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors, and the settings of peft that lie in the file or beside it."""
-    settings: dict[str, Any] = {}
+    settings: Any = {}
     try:
         tensors = load_file(file)
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
         if _METADATA_KEY in metadata:
-            packed = json.loads(metadata[_METADATA_KEY])
-            settings = {key.removeprefix(_PREFIX): value for key, value in packed.items()}
-        elif file.name == _PEFT_FILE and (file.parent / _PEFT_CONFIG).is_file():
+            settings = json.loads(metadata[_METADATA_KEY])
+        elif (file.parent / _PEFT_CONFIG).is_file():  # a file of another writer has its own alphas
             settings = json.loads((file.parent / _PEFT_CONFIG).read_text(encoding="utf-8"))
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(f"{setting}: cannot read {str(file)!r}: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{setting}: the settings of {str(file)!r} are no table but {settings!r}")
+    named = cast(dict[str, Any], settings)
+    settings = {key.removeprefix(_PREFIX): value for key, value in named.items()}
+    alpha = settings.get("lora_alpha", 1.0)
+    if not isinstance(alpha, (int, float)) or not 0.0 < alpha < inf:
+        raise ConfigError(
+            f"{setting} {str(file)!r} has lora_alpha = {alpha!r}; needed is a number above 0"
+        )
     for name in ("use_rslora", "alpha_pattern", "rank_pattern"):
         if settings.get(name):
             raise ConfigError(

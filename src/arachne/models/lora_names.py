@@ -42,6 +42,7 @@ _PREFIXES = (
     "model.diffusion_model.",
     "diffusion_model.",
     "transformer.",
+    "lora_unet__",
     "lora_unet_",
     "lora_transformer_",
 )
@@ -96,6 +97,11 @@ class AdapterNames:
                 layers = self._layers.get(_without_prefixes(key.removesuffix(ending)))
                 return None if layers is None else AdapterKey(layers=layers, part=part)
         return None
+
+    def is_of_layer(self, key: str) -> bool:
+        """Whether a key begins with the name of a layer, whatever tensor of it it is."""
+        words = _without_prefixes(key).split(".")
+        return any(".".join(words[:count]) in self._layers for count in range(1, len(words)))
 
 
 def _without_prefixes(name: str) -> str:

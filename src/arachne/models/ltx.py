@@ -12,7 +12,7 @@ from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
 from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
 from arachne.models.diffusers_family import DiffusersFamily, Option, attention_sizes, fixed_ffn_size
-from arachne.models.kept_frame import keeping_first_frame
+from arachne.models.kept_frame import keeping_first_frame, token_times
 from arachne.models.text_padding import word_mask
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ LTX = DiffusersFamily(
     name="ltx",
     class_name="LTXVideoTransformer3DModel",
     layout=_LAYOUT,
+    kept_layout=token_times(_LAYOUT),
     sizes=_sizes,
     options=ltx_options,
     forward=_forward,

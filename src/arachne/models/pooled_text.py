@@ -19,6 +19,7 @@ import torch
 from arachne.core.errors import ConfigError
 from arachne.core.model_shape import pooled_rows
 from arachne.models.interface import TextEncoder
+from arachne.models.llava_text import LlavaTextEncoder
 from arachne.models.pretrained_folder import (
     check_tokenizer,
     content_digest,
@@ -113,14 +114,51 @@ class PooledTextEncoder:
         states_LD = self.encoder.encode(caption)
         if self.pooler is None:
             num_words = max(1, int(np.flatnonzero(states_LD.any(axis=1)).max(initial=0)) + 1)
-            pooled_P = states_LD[:num_words].mean(axis=0)[: self.pooled_size]
+            mean_D = states_LD[:num_words].mean(axis=0)[: self.pooled_size]
+            pooled_P = np.pad(mean_D, (0, self.pooled_size - len(mean_D)))
         else:
             pooled_P = self.pooler.encode(caption)
-        filled = np.zeros(
-            pooled_rows(self.pooled_size, self.text_size) * self.text_size, np.float32
-        )
-        filled[: len(pooled_P)] = pooled_P
-        return np.concatenate([filled.reshape(-1, self.text_size), states_LD])
+        return _after(pooled_P, states_LD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledPictureReader:
+    """The same of an encoder that also sees a picture, of which the pooled state knows nothing.
+
+    Attributes:
+        encoder: Makes the tokens' states.
+        pooler: Makes the pooled state.
+    """
+
+    encoder: LlavaTextEncoder
+    pooler: ClipTextPooler
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of both encoders."""
+        of_pooler = f"{self.pooler.pooled_size}-{self.pooler.fingerprint}"
+        return f"pooled-{of_pooler}-{self.encoder.fingerprint}"
+
+    @property
+    def text_size(self) -> int:
+        """Width of a token state, and of the array."""
+        return self.encoder.text_size
+
+    def encode(self, caption: str) -> np.ndarray:
+        """The array float32 [R, D] of one caption after a black picture."""
+        return _after(self.pooler.encode(caption), self.encoder.encode(caption))
+
+    def encode_seeing(self, caption: str, frame: np.ndarray) -> np.ndarray:
+        """The same after a picture uint8 [H, W, 3]."""
+        return _after(self.pooler.encode(caption), self.encoder.encode_seeing(caption, frame))
+
+
+def _after(pooled_P: np.ndarray, states_LD: np.ndarray) -> np.ndarray:
+    """One array [R, D] with the states after the rows of the pooled one."""
+    text_size = states_LD.shape[1]
+    filled = np.zeros(pooled_rows(len(pooled_P), text_size) * text_size, np.float32)
+    filled[: len(pooled_P)] = pooled_P
+    return np.concatenate([filled.reshape(-1, text_size), states_LD])
 
 
 def open_pooler(folder: Path, *, pooled_size: int, device: str = "cpu") -> ClipTextPooler:

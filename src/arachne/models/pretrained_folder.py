@@ -1,8 +1,8 @@
-"""What pretrained encoders have in common: a folder with a config.json, and a digest of it all."""
+"""What pretrained parts have in common: a folder with config.json and weights, and its digest."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,47 @@ def loaded_tokenizer(folder: Path, *, setting: str) -> Any:
         ) from error
 
 
-def loaded_part(loader: Any, folder: Path, *, setting: str) -> Any:
+def loaded_part(
+    loader: Any, folder: Path, *, setting: str, uses_all: bool = False, **options: Any
+) -> Any:
     """What a class of transformers or diffusers loads from a folder, without the network.
 
+    Its own `from_pretrained` draws weights that the files lack at random and only warns.
+
+    Args:
+        loader: The class.
+        folder: Holds its config.json and weights.
+        setting: Named in messages.
+        uses_all: Whether files with other weights than the module's are refused too; an encoder
+            may come with its decoder.
+        options: Passed on.
+
     Raises:
-        ConfigError: It loads nothing from there.
+        ConfigError: It loads nothing from there, or the files lack a weight.
     """
     try:
-        return loader.from_pretrained(str(folder), local_files_only=True)
+        module, found = loader.from_pretrained(
+            str(folder), local_files_only=True, output_loading_info=True, **options
+        )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        raise ConfigError(f"{setting} {str(folder)!r} cannot be loaded: {error}") from error
+        raise ConfigError(
+            f"{setting} {str(folder)!r}: weights cannot be loaded: {error}"
+        ) from error
+    surplus = found["unexpected_keys"] if uses_all else ()
+    for what, names in (("lack", found["missing_keys"]), ("have", surplus)):
+        if names:
+            raise ConfigError(
+                f"{setting} {str(folder)!r}: weights cannot be loaded: the files {what} "
+                f"{_some(names)}, which does not fit config.json; name a folder whose weights are "
+                "those of its config.json"
+            )
+    return module
+
+
+def _some(names: Collection[str]) -> str:
+    """The first name, and how many there are beside it."""
+    first, *others = sorted(names)
+    return f"{first!r} and {len(others)} more" if others else repr(first)
 
 
 def content_digest(*folders: Path) -> str:

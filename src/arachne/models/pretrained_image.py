@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,17 +18,29 @@ from PIL import Image
 
 from arachne.core.errors import ConfigError
 from arachne.models.image_tokens import num_image_tokens
-from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.pretrained_folder import content_digest, loaded_part, read_config
 
 _SETTING = "model.image_encoder"
 _NEEDED = "a pipeline's folder, or one with a CLIPVisionModel or SiglipVisionModel"
 
-_CLIP, _SIGLIP = "clip_vision_model", "siglip_vision_model"
+CLIP = "clip_vision_model"
+_SIGLIP = "siglip_vision_model"
 
-_CLASS_OF_TYPE: Mapping[str, str] = {_CLIP: "CLIPVisionModel", _SIGLIP: "SiglipVisionModel"}
+_CLASS_OF_TYPE: Mapping[str, str] = {CLIP: "CLIPVisionModel", _SIGLIP: "SiglipVisionModel"}
+
+_FACTOR_SLACK = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """What is taken from and divides a pixel's three colours, from 0 to 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
 
 _PROCESSORS: Mapping[str, Mapping[str, Any]] = {
-    _CLIP: {
+    CLIP: {
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
         "image_std": [0.26862954, 0.26130258, 0.27577711],
     },
@@ -76,11 +88,9 @@ class PretrainedImageEncoder:
     @torch.no_grad()
     def encode(self, frame: np.ndarray) -> np.ndarray:
         """States float32 [T, I] of a picture uint8 [H, W, 3]."""
-        is_clip = self.model_type == _CLIP
-        square = _centre(frame, self.side) if is_clip else _squeezed(frame, self.side)
-        square_HW3 = square.astype(np.float32) / 255.0
-        scaled_HW3 = (square_HW3 - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
-        pixels_B3HW = torch.from_numpy(scaled_HW3).permute(2, 0, 1)[None].to(self.device)
+        is_clip = self.model_type == CLIP
+        square = centre(frame, self.side) if is_clip else _squeezed(frame, self.side)
+        pixels_B3HW = normalized(square, self.mean, self.std).to(self.device)
         found = self._model(pixel_values=pixels_B3HW, output_hidden_states=True)
         states_BTI = found.hidden_states[-2] if is_clip else found.last_hidden_state
         return states_BTI[0].float().cpu().numpy()
@@ -90,18 +100,18 @@ class PretrainedImageEncoder:
         import transformers
 
         loader = getattr(transformers, _CLASS_OF_TYPE[self.model_type])
-        try:
-            model: Any = loader.from_pretrained(
-                str(self.folder), torch_dtype=torch.float32, local_files_only=True
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{_SETTING} {str(self.folder)!r}: weights cannot be loaded: {error}"
-            ) from error
+        model = loaded_part(loader, self.folder, setting=_SETTING, torch_dtype=torch.float32)
         return model.to(self.device).eval().requires_grad_(False)
 
 
-def _centre(frame: np.ndarray, side: int) -> np.ndarray:
+def normalized(square: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    """A picture uint8 [H, W, 3] as a vision model takes it: [1, 3, H, W]."""
+    square_HW3 = square.astype(np.float32) / 255.0
+    scaled_HW3 = (square_HW3 - np.array(mean, np.float32)) / np.array(std, np.float32)
+    return torch.from_numpy(scaled_HW3).permute(2, 0, 1)[None]
+
+
+def centre(frame: np.ndarray, side: int) -> np.ndarray:
     """The middle square of a picture, its shorter side brought to `side` pixels (bicubic)."""
     picture = Image.fromarray(frame)
     short = min(picture.size)
@@ -139,27 +149,76 @@ def open_image_encoder(folder: Path, *, device: str = "cpu") -> PretrainedImageE
     model_type = str(config.get("model_type"))
     if model_type not in _CLASS_OF_TYPE:
         raise ConfigError(f"{_SETTING} {str(found)!r} holds a {model_type!r}; name {_NEEDED}")
-    processor = _processor(folder, model_type)
     side = int(config["image_size"])
+    processor = processor_of(folder, model_type, setting=_SETTING, side=side)
     return PretrainedImageEncoder(
         folder=found,
         model_type=model_type,
         num_tokens=num_image_tokens(config),
         image_size=int(config["hidden_size"]),
         side=side,
-        mean=tuple(processor["image_mean"]),
-        std=tuple(processor["image_std"]),
+        mean=processor.mean,
+        std=processor.std,
         device=device,
     )
 
 
-def _processor(folder: Path, model_type: str) -> Mapping[str, Any]:
-    """What is done to pictures, by the preprocessor_config.json that lies beside, if one does."""
+def processor_of(folder: Path, model_type: str, *, setting: str, side: int) -> Processor:
+    """What is done to pictures, by the preprocessor_config.json that lies beside, if one does.
+
+    Args:
+        folder: Of a pipeline, or of the encoder.
+        model_type: As config.json names it.
+        setting: Named in messages.
+        side: Pixels on each side of what the encoder looks at.
+
+    Raises:
+        ConfigError: It cannot be read, or says that pictures are treated otherwise than here.
+    """
     for place in (folder / "image_processor", folder / "feature_extractor", folder):
-        if (place / "preprocessor_config.json").is_file():
-            path = place / "preprocessor_config.json"
+        path = place / "preprocessor_config.json"
+        if path.is_file():
             try:
-                return {**_PROCESSORS[model_type], **json.loads(path.read_text(encoding="utf-8"))}
+                found = {**_PROCESSORS[model_type], **json.loads(path.read_text(encoding="utf-8"))}
             except (OSError, ValueError, TypeError) as error:
-                raise ConfigError(f"{_SETTING}: cannot read {str(path)!r}: {error}") from error
-    return _PROCESSORS[model_type]
+                raise ConfigError(f"{setting}: cannot read {str(path)!r}: {error}") from error
+            _check_usual(found, side, f"{setting}: {str(path)!r}")
+            break
+    else:
+        path, found = folder, _PROCESSORS[model_type]
+    try:
+        mean, std = (
+            tuple(float(value) for value in found[key]) for key in ("image_mean", "image_std")
+        )
+    except (TypeError, ValueError):
+        mean, std = (), ()
+    if not len(mean) == len(std) == 3 or min(std) <= 0.0:
+        raise ConfigError(
+            f"{setting}: {str(path)!r} has image_mean = {found['image_mean']!r} and image_std = "
+            f"{found['image_std']!r}; needed are three numbers each, of image_std above 0"
+        )
+    return Processor(mean=mean, std=std)
+
+
+def _check_usual(found: Mapping[str, Any], side: int, what: str) -> None:
+    """Refuse a treatment of pictures that published encoders do not have, and this one neither."""
+    usual: Mapping[str, Any] = {
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "rescale_factor": 1 / 255,
+        "resample": int(Image.Resampling.BICUBIC),
+    }
+    for key, needed in usual.items():
+        value = found.get(key, needed)
+        is_same = isinstance(value, (int, float)) and abs(value - needed) < _FACTOR_SLACK
+        if value is not None and not is_same:
+            raise ConfigError(f"{what} has {key} = {value!r}; only {needed!r} is built")
+    for key in ("size", "crop_size"):
+        sizes: Any = found.get(key) or {}
+        sides = list(cast(dict[str, Any], sizes).values()) if isinstance(sizes, dict) else [sizes]
+        if any(each not in (side, None) for each in sides):
+            raise ConfigError(
+                f"{what} has {key} = {sizes!r}, and the encoder looks at {side}x{side} pixels; "
+                "only that is built"
+            )

@@ -18,6 +18,7 @@ from arachne.models.diffusers_family import TextPadding
 from arachne.models.pretrained_folder import (
     check_tokenizer,
     content_digest,
+    loaded_part,
     loaded_tokenizer,
     need_transformers,
     read_config,
@@ -125,12 +126,7 @@ class PretrainedTextEncoder:
 
         model_type = read_config(self.folder, setting=_SETTING, needed=_NEEDED)["model_type"]
         encoder_class = getattr(transformers, _CLASS_OF_TYPE[model_type])
-        try:
-            encoder = encoder_class.from_pretrained(str(self.folder), local_files_only=True)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{_SETTING} {str(self.folder)!r}: weights cannot be loaded: {error}"
-            ) from error
+        encoder = loaded_part(encoder_class, self.folder, setting=_SETTING)
         return encoder.to(self.device, torch.float32).eval().requires_grad_(False)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from arachne.core.errors import ConfigError, DataError
 from arachne.models.autoencoder_classes import AUTOENCODERS
-from arachne.models.pretrained_folder import content_digest, read_config
+from arachne.models.pretrained_folder import content_digest, loaded_part, read_config
 from arachne.models.tile_grid import TileGrid
 
 _SETTING = "model.video_encoder"
@@ -249,14 +249,7 @@ class PretrainedVideoEncoder:
         import diffusers
 
         loader = getattr(diffusers, self.class_name)
-        try:
-            vae = loader.from_pretrained(
-                str(self.folder), torch_dtype=torch.float32, local_files_only=True
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{_SETTING} {str(self.folder)!r}: weights cannot be loaded: {error}"
-            ) from error
+        vae = loaded_part(loader, self.folder, setting=_SETTING, torch_dtype=torch.float32)
         if self.is_tiled:
             vae.enable_tiling()
         return vae.to(self.device).eval().requires_grad_(False)

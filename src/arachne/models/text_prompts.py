@@ -2,7 +2,8 @@
 
 The caption stands in an instruction; of the states those of the instruction's beginning are left
 out, and those of a layer before the last are taken. Texts and numbers: diffusers'
-`HunyuanVideoPipeline` and `HunyuanVideo15Pipeline`, which give them to the published weights.
+`HunyuanVideoPipeline`, `HunyuanVideoImageToVideoPipeline` and `HunyuanVideo15Pipeline`, which give
+them to the published weights.
 """
 
 from dataclasses import dataclass
@@ -67,6 +68,18 @@ LLAMA_PROMPT = TextPrompt(
     num_skipped_layers=2,
 )
 """HunyuanVideo's."""
+
+LLAVA_PROMPT = TextPrompt(
+    name="hunyuan-picture",
+    system="<image>\nDescribe the video by detailing the following aspects according to the "
+    f"reference image: {''.join(_ASPECTS)}:",
+    template="<|start_header_id|>system<|end_header_id|>\n\n{system}<|eot_id|>\n\n"
+    "<|start_header_id|>user<|end_header_id|>\n\n{caption}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    num_leading=103,
+    num_skipped_layers=2,
+)
+"""HunyuanVideo's for image to video, where LLaVA sees a picture in place of `<image>`."""
 
 QWEN_PROMPT = TextPrompt(
     name="hunyuan15",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from arachne.core.errors import ConfigError
 from arachne.core.model_shape import ModelShape
 from arachne.models.diffusers_family import DiffusersFamily
-from arachne.models.kept_frame import keeping_first_frame
+from arachne.models.kept_frame import keeping_first_frame, token_times
 from arachne.models.wan import FIXED, WAN_LAYOUT, check_wan, wan_forward, wan_options, wan_sizes
 
 
@@ -27,6 +27,7 @@ WAN_5B = DiffusersFamily(
     name="wan_5b",
     class_name="WanTransformer3DModel",
     layout=WAN_LAYOUT,
+    kept_layout=token_times(WAN_LAYOUT),
     sizes=wan_sizes,
     options=wan_options,
     forward=wan_forward,

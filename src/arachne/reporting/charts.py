@@ -31,10 +31,10 @@ _MAX_LAUNCHES = 4000
 
 
 def loss_figure(metrics: Metrics) -> Figure | None:
-    """Training loss of each step, its running mean once there are 30 steps, and held-out loss."""
+    """Training loss of each step, its running mean once there are 30 steps, and validation loss."""
     train = [(row.step, row.loss) for row in metrics.train if row.loss is not None]
-    held_out = [(row.step, row.loss) for row in metrics.validation if row.loss is not None]
-    if len(train) + len(held_out) < 2:
+    validation = [(row.step, row.loss) for row in metrics.validation if row.loss is not None]
+    if len(train) + len(validation) < 2:
         return None
     is_long = len(train) >= 30
     data: list[Figure] = []
@@ -46,8 +46,8 @@ def loss_figure(metrics: Metrics) -> Figure | None:
         data.append(
             line_trace(_running_mean(train, window), f"mean of {window} steps", BLUE, width=2.6)
         )
-    if held_out:
-        data.append(line_trace(held_out, "held out", ORANGE, width=2.2, has_markers=True))
+    if validation:
+        data.append(line_trace(validation, "validation", ORANGE, width=2.2, has_markers=True))
     return {"data": data, "layout": axes_layout("step", "loss", has_legend=len(data) > 1)}
 
 

@@ -20,7 +20,7 @@ class Headlines:
         first_loss: Training loss of the first step.
         last_loss: Training loss of the last step.
         recent_loss: Mean of the last tenth of the steps, at least 3, so that one batch counts less.
-        validation_loss: The newest held-out loss.
+        validation_loss: The newest validation loss.
         idle_ratio: Median over the steps.
         step_s: Median of the measured step time.
         modelled_step_s: Median of the modelled step time.

@@ -237,7 +237,7 @@ def _model_section(
 def _learning_section(
     data: ReportData, paints: dict[Bucket, Paint], figures: dict[str, Figure]
 ) -> str:
-    train, held_out = data.metrics.train, data.metrics.validation
+    train, validation = data.metrics.train, data.metrics.validation
     newest = "Running means over the newest 64 clips of each."
     same_noise = "The same clips and the same noise every time."
     charts = [
@@ -248,10 +248,10 @@ def _learning_section(
             figure=loss_figure(data.metrics),
         ),
         _Chart(
-            name="held-out-noise",
-            title="Held-out loss by noise level",
+            name="validation-noise",
+            title="Validation loss by noise level",
             why=same_noise,
-            figure=noise_level_figure(held_out),
+            figure=noise_level_figure(validation),
         ),
         _Chart(
             name="loss-noise",
@@ -266,10 +266,10 @@ def _learning_section(
             figure=bucket_loss_figure(train, paints),
         ),
         _Chart(
-            name="held-out-shape",
-            title="Held-out loss by shape",
+            name="validation-shape",
+            title="Validation loss by shape",
             why=same_noise,
-            figure=bucket_loss_figure(held_out, paints),
+            figure=bucket_loss_figure(validation, paints),
         ),
     ]
     return _section("Learning", charts, figures)

@@ -39,7 +39,7 @@ def headline_cards(figures: Headlines) -> str:
     if figures.first_loss is not None and figures.last_loss is not None:
         sub = f"recent mean {figures.recent_loss:.3g}"
         if figures.validation_loss is not None:
-            sub += f"; held out {figures.validation_loss:.3g}"
+            sub += f"; validation {figures.validation_loss:.3g}"
         cards.append(
             card("Training loss", f"{figures.first_loss:.3g} → {figures.last_loss:.3g}", sub)
         )

@@ -63,8 +63,8 @@ class StepMetrics:
     Attributes:
         step: The optimizer step.
         loss: Mean over the step's clips by their weights; None if it was not finite.
-        kind: `validation` rows hold a held-out loss, and nothing else has to be set; their step is
-            the number of steps done.
+        kind: `validation` rows hold a validation loss, and nothing else has to be set; their step
+            is the number of steps done.
         grad_norm: Global norm before clipping.
         lr: Learning rate of this step.
         step_s: Measured seconds.
@@ -180,7 +180,7 @@ class RunWriter:
     def go_on_from(self, step: int, rank: int) -> None:
         """Drop what was written of this step and later ones, which are about to be done again.
 
-        Every rank drops its own log's lines, rank 0 those of the shared files. A held-out loss
+        Every rank drops its own log's lines, rank 0 those of the shared files. A validation loss
         that was measured after `step` steps stays: it is of the weights that the run goes on with.
         """
 

@@ -48,7 +48,7 @@ def summary_lines(figures: Headlines) -> list[tuple[str, str]]:
     if figures.first_loss is not None and figures.last_loss is not None:
         lines.append(("loss", f"{figures.first_loss:.4g} → {figures.last_loss:.4g}"))
     if figures.validation_loss is not None:
-        lines.append(("held-out loss", f"{figures.validation_loss:.4g}"))
+        lines.append(("validation loss", f"{figures.validation_loss:.4g}"))
     if figures.idle_ratio is not None:
         lines.append(("idle ratio", f"{share_text(figures.idle_ratio)} (median)"))
     if figures.step_s is not None:

@@ -75,18 +75,19 @@ def kernel_named(name: KernelName, query: Tensor, *, is_masked: bool) -> Attenti
     kernel = _FUSED.get((device, resolved))
     if kernel is None:
         raise ConfigError(
-            f"attention kernel {name!r} does not exist on {device!r}; use 'auto' or 'math'"
+            f"attention kernel {name!r} does not exist on {device!r}; set model.attention to "
+            "'auto' or 'math'"
         )
     if is_masked:
         raise ConfigError(
-            f"ring attention with a mask has no {resolved!r} kernel on {device!r}; use kernel "
-            "'math', or plan with ring = 1"
+            f"ring attention with a mask has no {resolved!r} kernel on {device!r}; set "
+            "planner.ring = 'none', or model.attention = 'math'"
         )
     if device == "cuda" and (query.element_size() != 2 or query.shape[-1] % 8):
         raise ConfigError(
             f"ring attention with kernel {resolved!r} needs bfloat16 or float16 and heads of a "
-            f"multiple of 8; found {query.dtype} and {query.shape[-1]}; use kernel 'math', or plan "
-            "with ring = 1"
+            f"multiple of 8; found {query.dtype} and {query.shape[-1]}; set planner.ring = 'none', "
+            "or model.attention = 'math'"
         )
     return kernel
 

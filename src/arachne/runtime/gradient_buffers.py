@@ -99,6 +99,8 @@ class HostBuffer:
     def receive(self, parameter: nn.Parameter, start: int) -> None:
         """See `GradientBuffer`."""
         stop = start + parameter.numel()
+        if start == stop:
+            return  # the next one starts there too
         view = self._sums[start:stop].view(parameter.shape)
 
         def add(gradient: Tensor) -> None:
@@ -133,7 +135,9 @@ def _on_gradient(parameter: nn.Parameter, take: Callable[[Tensor], object]) -> N
 
     def hand_over(changed: Tensor) -> None:
         assert changed.grad is not None
-        take(changed.grad)
-        changed.grad = None
+        try:
+            take(changed.grad)
+        finally:  # without memory for it, the launch is given up; the next one may add to nothing
+            changed.grad = None
 
     parameter.register_post_accumulate_grad_hook(hand_over)

@@ -41,11 +41,15 @@ class UpdateRule:
     state: type[TorchState] = TorchState
 
 
+_CPU = torch.device("cpu")
+
+
 class OptimizerChoice(Protocol):
     """What a run chose."""
 
-    def rules(self, dtype: torch.dtype) -> tuple[UpdateRule, ...]:
-        """Rules for masters of a type; the first that applies counts, and the last always does.
+    def rules(self, dtype: torch.dtype, device: torch.device = _CPU) -> tuple[UpdateRule, ...]:
+        """Rules for masters of a type on a device; the first that applies counts, and the last
+        always does.
 
         Raises:
             ConfigError: The optimizer is not installed, or cannot do what is asked.
@@ -68,7 +72,7 @@ class AdamWOptions:
     decay_1d: bool = True
     has_8bit_moments: bool = False
 
-    def rules(self, dtype: torch.dtype) -> tuple[UpdateRule, ...]:
+    def rules(self, dtype: torch.dtype, device: torch.device = _CPU) -> tuple[UpdateRule, ...]:
         """See `OptimizerChoice`."""
         options = {"betas": self.betas, "eps": self.eps, "weight_decay": self.weight_decay}
         rule = UpdateRule(
@@ -95,7 +99,7 @@ class MuonOptions:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rest: AdamWOptions = field(default_factory=AdamWOptions)
 
-    def rules(self, dtype: torch.dtype) -> tuple[UpdateRule, ...]:
+    def rules(self, dtype: torch.dtype, device: torch.device = _CPU) -> tuple[UpdateRule, ...]:
         """See `OptimizerChoice`."""
         muon = getattr(torch.optim, "Muon", None)
         if muon is None:
@@ -110,7 +114,7 @@ class MuonOptions:
             make=partial(muon, **defaults | dict(self.options)),
             is_whole=True,
         )
-        return (matrices, *self.rest.rules(dtype))
+        return (matrices, *self.rest.rules(dtype, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,7 @@ class ClassOptions:
     is_whole: bool = False
     decay_1d: bool = True
 
-    def rules(self, dtype: torch.dtype) -> tuple[UpdateRule, ...]:
+    def rules(self, dtype: torch.dtype, device: torch.device = _CPU) -> tuple[UpdateRule, ...]:
         """See `OptimizerChoice`."""
         rule = UpdateRule(
             what=f"optimizer {self.path!r}",
@@ -137,10 +141,10 @@ class ClassOptions:
             make=partial(_class_at(self.path), **self.options),
             is_whole=self.is_whole,
         )
-        num_dims, like = 2 if self.is_whole else 1, torch.empty(0, dtype=dtype)
+        num_dims, like = 2 if self.is_whole else 1, torch.empty(0, dtype=dtype, device=device)
         # Whatever cannot be made or run is told here, in one line.
         rule.state.kinds(rule.make, rule.what, num_dims, like)
-        if not self.is_whole and not self._is_elementwise(rule):
+        if not self.is_whole and not self._is_elementwise(rule, device):
             raise ConfigError(
                 f"{rule.what} updates an element by others of its parameter, but a rank owns "
                 "stretches of parameters; set optimizer.whole_matrices = true"
@@ -153,9 +157,9 @@ class ClassOptions:
         return (undecayed, rule)
 
     @staticmethod
-    def _is_elementwise(rule: UpdateRule) -> bool:
+    def _is_elementwise(rule: UpdateRule, device: torch.device) -> bool:
         try:
-            return is_elementwise(rule.make)
+            return is_elementwise(rule.make, device)
         except Exception as error:  # a class may know float32 alone, or one length
             raise ConfigError(
                 f"{rule.what} cannot be tried out in float64: {type(error).__name__}: {error}; set "
@@ -168,12 +172,12 @@ def is_matrix_of_block(name: str, shape: torch.Size) -> bool:
     return len(shape) == 2 and any(part.endswith("blocks") for part in name.split("."))
 
 
-def is_elementwise(make: Make) -> bool:
+def is_elementwise(make: Make, device: torch.device = _CPU) -> bool:
     """Whether an optimizer treats eight elements as it treats three and five of them, apart."""
     generator = torch.Generator().manual_seed(0)
 
     def random() -> Tensor:
-        return torch.randn(8, dtype=torch.float64, generator=generator)
+        return torch.randn(8, dtype=torch.float64, generator=generator).to(device)
 
     start = random()
     ways = [[start.clone()], [part.clone() for part in start.split([3, 5])]]

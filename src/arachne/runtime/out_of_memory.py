@@ -18,6 +18,9 @@ _WORDS = (
     "not enough memory",  # the same elsewhere
     "CUDA error: out of memory",  # CUDA itself: pinned memory, streams, a kernel's own memory
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "'out of memory'",  # NCCL: Cuda failure 2 'out of memory'
+    "Failed to CUDA calloc",  # NCCL too
+    "Failed to CUDA host alloc",
 )
 """What is said in a plain RuntimeError where it is not torch's allocator of the device."""
 

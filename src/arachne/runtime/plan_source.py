@@ -97,7 +97,7 @@ class PlanSource(Generic[Request]):
         Ranks wait for it at most the planner's time-out, or until the world's.
         """
         text = self._plan_or_fallback(step).to_json() if self._world.rank == 0 else ""
-        return PlacedPlan.from_json(text_of_first(text, self._group, self._world.device))
+        return PlacedPlan.received(text_of_first(text, self._group, self._world.device))
 
     def _plan_or_fallback(self, step: int) -> PlacedPlan:
         self.request(step)

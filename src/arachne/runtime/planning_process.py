@@ -5,6 +5,7 @@ import multiprocessing.connection
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
 from arachne.core.held_signals import signals_held_back
@@ -41,6 +42,11 @@ class PlanningProcess:
     def end(self) -> None:
         """End the process now; calls that did not finish fail or are cancelled."""
         self._leash.close()
+        # One that was stopped, or holds the interpreter, does not notice. Python 3.14 has
+        # `kill_workers`; before there is no public way.
+        processes: dict[int, BaseProcess] = getattr(self._pool, "_processes", None) or {}
+        for process in list(processes.values()):
+            process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._far_end.close()
 

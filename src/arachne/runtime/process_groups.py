@@ -63,6 +63,7 @@ class ProcessGroups:
         everyone = tuple(range(world.size))
         of_degree = plan_blocks(world.size, degrees)
         found = {block for blocks in of_degree.values() for block in blocks if len(block) > 1}
+        self._of_launches = found
         self._allowed = found - {everyone}
         self._handles: dict[Ranks, dist.ProcessGroup | int | None] = {}
         """Of every group that exists, whether this rank is a member or not."""
@@ -132,7 +133,7 @@ class ProcessGroups:
                 )
         for ranks in wanted:
             if ranks in self._groups:
-                _probe(self._groups[ranks], self.device)
+                _probe(self._groups[ranks], self.device, sends=ranks in self._of_launches)
 
 
 def _create(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | int | None:
@@ -141,10 +142,20 @@ def _create(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | int | N
     return dist.new_group(list(ranks), timeout=timedelta(seconds=world.timeout_s))
 
 
-def _probe(group: RankGroup, device: torch.device) -> None:
-    """Sum the ranks once: a group that was created in another order elsewhere sums wrongly."""
+def _probe(group: RankGroup, device: torch.device, *, sends: bool) -> None:
+    """Sum the ranks once: a group that was created in another order elsewhere sums wrongly.
+
+    Where launches run on it, each also sends to each. NCCL makes the connections of single sends,
+    and their buffers, at the first ones of a pair: now, and not within a launch, when memory is
+    fullest.
+    """
     if group.handle is None:
         return
     total = torch.tensor([group.ranks[group.index]], dtype=torch.int64, device=device)
     dist.all_reduce(total, group=group.handle)
     assert int(total) == sum(group.ranks), f"group {group.ranks} sums to {int(total)}"
+    if sends:
+        sent = torch.full((group.size,), group.index, dtype=torch.int64, device=device)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group.handle)
+        assert received.tolist() == list(range(group.size)), f"group {group.ranks}: {received}"

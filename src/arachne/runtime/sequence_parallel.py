@@ -23,7 +23,13 @@ from torch import Tensor, nn
 
 from arachne.core.errors import ConfigError
 from arachne.core.launch_mode import WHOLE, LaunchMode
-from arachne.core.sequence_layout import GatherOutput, SequenceLayout, SplitInput, SplitOutput
+from arachne.core.sequence_layout import (
+    GatherOutput,
+    SequenceLayout,
+    SplitCount,
+    SplitInput,
+    SplitOutput,
+)
 from arachne.core.units import percent_text
 from arachne.runtime import collectives
 from arachne.runtime.attention_kernels import KernelName
@@ -126,6 +132,9 @@ def install(
         modules[split.module].register_forward_pre_hook(hook, with_kwargs=True)
     for output in layout.split_outputs:
         modules[output.module].register_forward_hook(_output_splitter(output))
+    for count in layout.split_counts:  # after the inputs, whose hooks cut the stream
+        for part in _named_like(count.modules, modules):
+            part.register_forward_pre_hook(_count_splitter(count, part), with_kwargs=True)
     modules[layout.gather.module].register_forward_hook(_output_gatherer(layout.gather))
     outside: Any = _as_it_is if compiler is None else torch.compiler.disable
     # One object for all layers: a graph belongs to the hooks that it was traced with.
@@ -157,19 +166,35 @@ def _is_recomputed(index: int) -> Callable[[], bool]:
 
 
 def _input_splitter(split: SplitInput, module: nn.Module) -> Callable[..., Any]:
+    def mine(whole: Any, launch: _ActiveLaunch) -> Any:
+        return _sharded(whole, split.dim, split.stream, launch)
+
+    return _argument_changer(module, split.argument, mine)
+
+
+def _count_splitter(split: SplitCount, module: nn.Module) -> Callable[..., Any]:
+    def mine(count: int, launch: _ActiveLaunch) -> int:
+        sizes, index = launch.lengths[split.stream], launch.group.index
+        return min(max(count - sum(sizes[:index]), 0), sizes[index])
+
+    return _argument_changer(module, split.argument, mine)
+
+
+def _argument_changer(
+    module: nn.Module, argument: str, mine: Callable[[Any, _ActiveLaunch], Any]
+) -> Callable[..., Any]:
+    """A hook that gives a module, on split launches, `mine` of an argument that is not None."""
     names = [n for n in inspect.signature(module.forward).parameters if n != "self"]
-    position = names.index(split.argument)
+    position = names.index(argument)
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         launch = _split_launch()
         if launch is None:
             return None
         if position < len(args):
-            mine = _sharded(args[position], split.dim, split.stream, launch)
-            return (*args[:position], mine, *args[position + 1 :]), kwargs
-        if kwargs.get(split.argument) is not None:
-            whole = kwargs[split.argument]
-            kwargs[split.argument] = _sharded(whole, split.dim, split.stream, launch)
+            return (*args[:position], mine(args[position], launch), *args[position + 1 :]), kwargs
+        if kwargs.get(argument) is not None:
+            kwargs[argument] = mine(kwargs[argument], launch)
         return args, kwargs
 
     return hook

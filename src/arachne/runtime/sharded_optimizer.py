@@ -31,6 +31,7 @@ _CACHED_ELEMENTS = 2**16
 """Half a megabyte of float64; *assumption*: a core's own cache holds as much."""
 
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+_NO_TENSORS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ class ShardedOptimizer:
         choice: Which optimizer updates what.
         gradients: Where launches add up their gradients.
         average_decay: Of the moving average of the weights; 0 keeps none.
+        unrounded: By name, what masters begin at where parameters hold it rounded, on any device;
+            call `share` afterwards.
 
     Raises:
         ConfigError: The optimizer is not installed, or cannot do what is asked.
@@ -88,6 +91,7 @@ class ShardedOptimizer:
         *,
         gradients: GradientStorage = "float32",
         average_decay: float = 0.0,
+        unrounded: Mapping[str, Tensor] = _NO_TENSORS,
     ) -> None:
         self.group = group
         self.num_updates = 0
@@ -109,6 +113,9 @@ class ShardedOptimizer:
             ]
             self._ruled.append(_ruled(rule, members, buckets))
         self._buckets = [bucket for ruled in self._ruled for bucket in ruled.buckets]
+        for bucket in self._buckets:
+            for section in bucket.sections:
+                _begin(section, unrounded)
         self._on_the_way: list[Transfer] = []
         """Of updated parameters, not yet awaited."""
         module.register_forward_pre_hook(lambda *_: self.settle())
@@ -273,7 +280,8 @@ def _by_rule(
     """The parameters under each rule, in their order; rules without any are left out."""
     if not named:
         return
-    rules = choice.rules(wide_dtype(named[0][1].dtype))
+    first = named[0][1]
+    rules = choice.rules(wide_dtype(first.dtype), first.device)
     members: list[list[Named]] = [[] for _ in rules]
     for name, parameter in named:
         index = next(i for i, rule in enumerate(rules) if rule.applies_to(name, parameter.shape))
@@ -308,6 +316,17 @@ def _ruled(rule: UpdateRule, named: Sequence[Named], buckets: Sequence[Bucket]) 
         rule.state(rule.make, [section.master for section in bucket.sections]) for bucket in buckets
     ]
     return _Ruled(buckets=buckets, states=states, kinds=kinds)
+
+
+@torch.no_grad()
+def _begin(section: Section, unrounded: Mapping[str, Tensor]) -> None:
+    """Masters, and their average, at the values that parameters hold rounded."""
+    owned = [section.master] if section.average is None else [section.master, section.average]
+    for stretch in section.stretches:
+        if stretch.name in unrounded:
+            first = unrounded[stretch.name].reshape(-1)[stretch.offset :]
+            for values in owned:
+                values.view(-1)[stretch.low : stretch.high] = first[: stretch.high - stretch.low]
 
 
 def _sum_of_squares(values: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
 """The model of a run: its weights, and which of its parameters are trained."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_module import (
@@ -22,11 +24,12 @@ from arachne.models.lora_names import PUBLISHED
 from arachne.models.low_bits import store_in_low_bits
 from arachne.models.published_file import is_published_file
 from arachne.trainer.config import RunConfig
-from arachne.trainer.planning_shape import check_first_frame, planning_shape
+from arachne.trainer.planning_shape import as_run, check_first_frame, planning_shape
 from arachne.trainer.settings.model import ModelSettings
 from arachne.trainer.trained_parameters import choose_trained
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def training_model(
@@ -39,32 +42,54 @@ def training_model(
     """The model on the CPU as a run starts it; `requires_grad` says what is trained.
 
     With `[lora]` every parameter of the model is frozen, and adapters are drawn from the run's seed
-    or read from `lora.init_from`. All ranks build the same, in every world.
+    or read from `lora.init_from`. All ranks build the same, in every world. What is trained is read
+    or drawn in float32 or wider; where `model.dtype` rounds it, `unrounded` has it as it was.
 
     Args:
         config: The run.
         video_encoder: Where latents come from.
         text_encoder: Where text states come from.
         starts: Whether trained parameters have to have their first values. If not, `lora.init_from`
-            is not read: a checkpoint will overwrite them.
+            is not read and nothing is kept unrounded: a checkpoint will overwrite them.
 
     Raises:
         ConfigError: As `built_model`; or `[lora]`, `model.freeze` or `model.train_only` name what
             the model does not have.
     """
-    model = built_model(config.model, config.run.seed, video_encoder, text_encoder)
+    dtype = DTYPES[config.model.dtype]
+    wide = torch.promote_types(dtype, torch.float32) if starts else dtype
+    settings = config.model
+    if not config.lora.is_on:
+        settings = replace(settings, dtype=_NAMES[wide])
+    model = built_model(settings, config.run.seed, video_encoder, text_encoder)
+    if model.shape.keeps_first_frame:
+        config.check_kept_frame()
     if not config.lora.is_on:
         choose_trained(model.module, config.model)
-        return model
+        return _rounded(model, model.module.named_parameters(), dtype)
     names = adapter_targets(model.module, model.layout, config.lora.targets, model.family.frozen)
     options = adapter_options(config)
     if config.memory.base != "model":
         store_in_low_bits(model.module, model.layout, config.memory.base)
-    dtype = DTYPES[config.model.dtype]
-    add_adapters(model.module, names, options, seed=config.run.seed, dtype=dtype)
+    add_adapters(model.module, names, options, seed=config.run.seed, dtype=wide)
     if starts and config.lora.init_from:
         load_adapters(model, config.lora.init_from, options, setting="lora.init_from")
-    return model
+    adapters = ((name, p) for name, p in model.module.named_parameters() if p.requires_grad)
+    return _rounded(model, adapters, dtype)
+
+
+def _rounded(
+    model: VideoTransformer, named: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype
+) -> VideoTransformer:
+    """With these parameters in `dtype`; of trained ones, what that changes is kept."""
+    unrounded: dict[str, torch.Tensor] = {}
+    for name, parameter in named:
+        values = parameter.data
+        rounded = values.to(dtype)
+        if parameter.requires_grad and not torch.equal(rounded.to(values.dtype), values):
+            unrounded[name] = values
+        parameter.data = rounded
+    return replace(model, unrounded=unrounded)
 
 
 def adapter_options(config: RunConfig) -> AdapterOptions:
@@ -91,7 +116,7 @@ def built_model(
             image_size=packing.image_size,
             image_tokens=packing.image_tokens,
         )
-        return build_transformer(shape, dtype=dtype, seed=seed)
+        return build_transformer(as_run(settings, shape), dtype=dtype, seed=seed)
     refuse_two_experts(settings.pretrained)
     if is_published_file(settings.pretrained) and family.name not in PUBLISHED:
         model = load_single_file_transformer(
@@ -120,12 +145,8 @@ def built_model(
                 f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
                 f"{found}; name the encoders that the model was trained with"
             )
-    shape = replace(
-        model.shape,
-        image_tokens=packing.image_tokens,
-        keeps_first_frame=settings.keeps_first_frame,
-    )
-    return replace(model, shape=shape)
+    shape = replace(model.shape, image_tokens=packing.image_tokens)
+    return replace(model, shape=as_run(settings, shape))
 
 
 def refuse_two_experts(pretrained: str) -> None:

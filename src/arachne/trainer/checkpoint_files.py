@@ -250,7 +250,7 @@ def _step_folders(root: Path) -> list[StepFolder]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """Content of `best.json`: the step whose checkpoint pruning spares, and its held-out loss."""
+    """Content of `best.json`: the step whose checkpoint pruning spares, and its validation loss."""
 
     step: int
     loss: float

@@ -9,11 +9,13 @@ from math import ceil
 from arachne.core.errors import ConfigError
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import ModelShape
+from arachne.core.units import count_text
 from arachne.cost.flops import training_flops
 from arachne.data.sampler import ClipStream, Draw, Group, step_draws
 from arachne.trainer.config import RunConfig
 from arachne.trainer.settings.batch import BatchSettings, Unit
 from arachne.trainer.settings.data import DataSettings
+from arachne.trainer.settings.dataset import MOST_REPEATS
 
 _FLOPS_UNIT = 10**6
 """Sizes are whole numbers, so that no machine rounds them otherwise: FLOPs count in MFLOPs."""
@@ -107,6 +109,13 @@ def _groups(rows: Sequence[LedgerRow], data: DataSettings) -> list[Group]:
     else:
         raw = [Fraction(settings[name][1]) / count for name, count in counts]
         shares = [share / min(raw) for share in raw]
+        for (name, count), share in zip(counts, shares, strict=True):
+            if share > MOST_REPEATS:
+                raise ConfigError(
+                    f"the weights have each of the {count_text(count, 'clip')} of "
+                    f"{name or data.path!r} come up {float(share):,.0f} times in an epoch; the "
+                    f"most is {MOST_REPEATS:,.0f}: lower its weight, or add clips"
+                )
     return [
         Group(num_items=count, repeats=share.limit_denominator(_FINEST))
         for (_, count), share in zip(counts, shares, strict=True)

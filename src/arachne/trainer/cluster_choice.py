@@ -7,6 +7,7 @@ from arachne.core.errors import ConfigError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.units import count_text, percent_text
 from arachne.cost.cluster_files import load_cluster
+from arachne.trainer.dry_run import dry_run
 from arachne.trainer.measure import calibrated, guessed_cluster
 from arachne.trainer.online_encoders import with_everything_missing
 from arachne.trainer.planning import PlanRequest, plan_batch
@@ -24,25 +25,34 @@ def chosen_cluster(session: Session, known: Cluster | None) -> Cluster:
     Raises:
         ConfigError: The named cluster does not exist, or has other GPUs than the run has ranks.
         InfeasibleError: A clip of the dataset fits nowhere; told before anything is measured.
+        RankMemoryError: In the dry run a rank ran out of memory where others wait for it.
     """
-    name, world_size = session.config.cluster.name, session.world.size
-    is_corrected = session.config.planner.recalibrate_every > 0
-    if known is not None and known.num_gpus == world_size and (name == "auto" or is_corrected):
-        cluster = known
-    elif name != "auto":
-        cluster = _named_cluster(name, world_size)
-    else:
-        _check_every_shape_fits(session, guessed_cluster(session))
+    cluster = _known_cluster(session, known)
+    is_measured = cluster is None
+    if cluster is None:
+        cluster = guessed_cluster(session)
+    _check_every_shape_fits(session, cluster)
+    dry_run(session, cluster)
+    if is_measured:
         calibration = calibrated(session)
         session.say(
-            f"calibrated on {count_text(world_size, 'rank')}; the cost model is off by "
+            f"calibrated on {count_text(session.world.size, 'rank')}; the cost model is off by "
             f"{percent_text(calibration.median_error, 1)} (median) and "
             f"{percent_text(calibration.p95_error, 1)} (p95) over "
             f"{calibration.num_launches} launches, {calibration.num_outliers} of them outliers"
         )
         cluster = calibration.cluster
-    _check_every_shape_fits(session, cluster)
+    _check_every_shape_fits(session, cluster)  # the dry run may have raised an estimate
     return cluster
+
+
+def _known_cluster(session: Session, known: Cluster | None) -> Cluster | None:
+    """The checkpoint's or the named one; None: to be measured."""
+    name, world_size = session.config.cluster.name, session.world.size
+    is_corrected = session.config.planner.recalibrate_every > 0
+    if known is not None and known.num_gpus == world_size and (name == "auto" or is_corrected):
+        return known
+    return None if name == "auto" else _named_cluster(name, world_size)
 
 
 def fallback_plan(request: PlanRequest) -> PlacedPlan:

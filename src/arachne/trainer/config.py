@@ -82,7 +82,16 @@ class RunConfig:
                 "videos that begin with one; name one for each of validation.prompts with "
                 "model.image_to_video, and none without"
             )
-        if self.model.keeps_first_frame and self.objective_kind != "flow_matching":
+        if self.model.always_keeps_first_frame:
+            self.check_kept_frame()
+
+    def check_kept_frame(self) -> None:
+        """Refuse an objective by which a model that keeps the first frame cannot draw.
+
+        Raises:
+            ConfigError: Names it.
+        """
+        if self.objective_kind != "flow_matching":
             raise ConfigError(
                 f"model.image_to_video of family {self.model.family!r} keeps the first frame at "
                 f"noise level 0, which objective.kind = {self.objective_kind!r} cannot draw; train "

@@ -73,6 +73,7 @@ class TrainingData:
         text_fingerprint: Names the text encoder in the cache.
         packing: How cached latents hold the first frame as well; None for text to video.
         fit: Whether their frames were cropped, or set in black.
+        text_sees_clip: Whether token states are those of a caption after its clip's first frame.
     """
 
     rows: tuple[LedgerRow, ...]
@@ -82,6 +83,7 @@ class TrainingData:
     text_fingerprint: str
     packing: Packing | None = None
     fit: Fit = "crop"
+    text_sees_clip: bool = False
 
     def step_batch(self, step: int, draws: Sequence[Draw]) -> StepBatch:
         """The clips that were drawn for a step."""
@@ -111,7 +113,12 @@ class TrainingData:
             DataError: They are missing or damaged.
         """
         latents_key, text_key = keys_of(
-            self.row(item), self.fps, self.video_fingerprint, self.text_fingerprint, self.fit
+            self.row(item),
+            self.fps,
+            self.video_fingerprint,
+            self.text_fingerprint,
+            self.fit,
+            text_sees_clip=self.text_sees_clip,
         )
         return arrays_of(self._array(latents_key), self._array(text_key), self.packing)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.refused_write import refusal, refusal_of_library
 from arachne.models.diffusers_module import VideoTransformer, load_transformer
-from arachne.models.lora import merge_adapters
+from arachne.models.lora import adapted_layers, merge_adapters
 from arachne.models.lora_files import save_comfyui_lora, save_diffusers_lora
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.wan_names import published_name
@@ -168,8 +168,19 @@ def _write_lora(
     if options.to == "diffusers":
         path = save_diffusers_lora(model.module, adapters, folder, dtype)
     else:
+        _check_layers_for_comfyui(model)
         path = save_comfyui_lora(model, adapters, folder, dtype)
     check.check(model, path, dtype)
+
+
+def _check_layers_for_comfyui(model: VideoTransformer) -> None:
+    """Refuse adapters that diffusers, which checks what was written, cannot read in this naming."""
+    outside = [name for name, _ in adapted_layers(model.module) if not name.startswith("blocks.")]
+    if outside:
+        raise ConfigError(
+            f"--to comfyui is for adapters within the model's blocks, and this run trained one of "
+            f"{outside[0]!r}; export --what merged, or --to diffusers"
+        )
 
 
 def _write_weights(model: VideoTransformer, folder: Path, options: ExportOptions) -> None:

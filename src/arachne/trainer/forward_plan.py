@@ -1,4 +1,4 @@
-"""Plans of launches that only run forward, for held-out losses and sample videos."""
+"""Plans of launches that only run forward, for validation losses and sample videos."""
 
 from arachne.core.batch import Batch
 from arachne.core.placed_plan import PlacedPlan

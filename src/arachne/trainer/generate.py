@@ -21,7 +21,13 @@ from arachne.trainer.objective import objective_of
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 from arachne.trainer.sample_request import SampleRequest
 from arachne.trainer.sampling import noise_of, walk
-from arachne.trainer.sampling_model import first_frames, other_expert, picture, sampling_predict
+from arachne.trainer.sampling_model import (
+    first_frames,
+    other_expert,
+    picture,
+    sampling_predict,
+    text_states,
+)
 from arachne.trainer.state import check_same_model
 
 Weights = Literal["raw", "ema"]
@@ -46,14 +52,14 @@ def generate(
     model = trained_model(config, checkpoint, video_encoder, text_encoder, weights)
     other = other_expert(config, model, dtype=DTYPES[settings.dtype], device=torch.device("cpu"))
     dtype = torch.promote_types(DTYPES[settings.dtype], torch.float32)
-    first = None
+    frame = first = None
     if request.image is not None:
         frame = picture(request.image, request.bucket)
         first = first_frames(video_encoder, frame, request.bucket.frames, dtype=dtype)
     latents = walk(
         sampling_predict(config, model, other=other, first=first),
         noise_of((1, video_encoder.latent_channels, *grid), request.seed, dtype),
-        torch.from_numpy(text_encoder.encode(request.prompt))[None].to(dtype),
+        torch.from_numpy(text_states(text_encoder, request.prompt, frame))[None].to(dtype),
         null_text_LD=torch.from_numpy(text_encoder.encode("")).to(dtype),
         steps=objective_of(config).sampler_steps(
             request.steps, geometry.num_tokens(request.bucket)

@@ -12,7 +12,7 @@ from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.trainer.interval_samples import SampleVideo
 from arachne.trainer.step import StepOutcome
 from arachne.trainer.step_figures import StepFigures
-from arachne.trainer.validation import HeldOutLoss
+from arachne.trainer.validation import ValidationLoss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +77,18 @@ class Listener:
 
     Attributes:
         on_step: A step is over.
-        on_validation: The held-out loss after so many steps.
+        on_validation: The validation loss after so many steps.
         on_rank_log: This rank's log of a traced step.
         on_begin: Training goes on, or starts, after so many steps; what was told of later ones
             will be told again.
-        is_validated: On rank 0: whether the held-out loss after so many steps is known already.
+        is_validated: On rank 0: whether the validation loss after so many steps is known already.
         on_samples: This rank's own videos, drawn after so many steps.
         on_sampled: On rank 0: all ranks have been told of their videos.
         is_sampled: On rank 0: whether the videos after so many steps are there already.
     """
 
     on_step: Callable[[StepReport], None]
-    on_validation: Callable[[int, HeldOutLoss], None]
+    on_validation: Callable[[int, ValidationLoss], None]
     on_rank_log: Callable[[RankLog], None]
     on_begin: Callable[[int], None] = _tell_nobody
     is_validated: Callable[[int], bool] = _is_never

@@ -26,8 +26,10 @@ from arachne.trainer.launch_times import measured_launches
 from arachne.trainer.listener import Listener, StepReport
 from arachne.trainer.measure import shared_trace, warm_compiled_blocks
 from arachne.trainer.memory_reports import (
+    LESS_STATE,
     memory_report,
     still_fits,
+    told_if_full,
     told_if_stranded,
     write_report,
 )
@@ -53,6 +55,7 @@ class Finished:
 
     Attributes:
         step: Optimizer steps done.
+        num_skipped: Of these, those that changed nothing.
         stopped_by: Number of the signal that ended it before the last step; None if none did.
         losses: Losses of the newest updates, at most `LOSSES_KEPT`.
         cluster: What plans were made for at the end.
@@ -61,6 +64,7 @@ class Finished:
     """
 
     step: int
+    num_skipped: int
     stopped_by: int | None
     losses: tuple[float, ...]
     cluster: Cluster
@@ -88,13 +92,15 @@ def train(
         CheckpointError: There is nothing to resume from, or a checkpoint cannot be written.
         DataError: `run.max_bad_steps` in a row had no finite gradient, or no clip to train on.
         InfeasibleError: A clip fits nowhere on the cluster; told before the first step.
+        RankMemoryError: A rank ran out of memory where the others cannot go on without it.
     """
     stop = StopRequest()
     progressed = Progressed(step=0, num_updates=0, losses=(), cluster=None)
-    if resume:
-        progressed = state.load_newest(session, takes_other_clips=takes_other_clips)
-    warm_compiled_blocks(session)
-    cluster = chosen_cluster(session, progressed.cluster)
+    with told_if_full(session.world, "before the first step", LESS_STATE):
+        if resume:
+            progressed = state.load_newest(session, takes_other_clips=takes_other_clips)
+        warm_compiled_blocks(session)
+        cluster = chosen_cluster(session, progressed.cluster)
     recalibrator = Recalibrator(session, cluster)
     milestones = Milestones(
         session, listener, lambda: recalibrator.cluster, wants_stop=lambda: stop.is_set
@@ -222,7 +228,7 @@ class _Run:
         *,
         is_saved: bool,
     ) -> None:
-        """Keep the state that has the lowest held-out loss so far."""
+        """Keep the state that has the lowest validation loss so far."""
         if not is_saved:
             self._save(progressed, next_plan, saver)
         self.milestones.keep_best(progressed.step, loss, saver)
@@ -273,6 +279,7 @@ class _Run:
             stopped_by = largest(world, everyone, self.stop.number)
         return Finished(
             step=progressed.step,
+            num_skipped=progressed.step - progressed.num_updates,
             stopped_by=stopped_by,
             losses=progressed.losses,
             cluster=self.recalibrator.shared_cluster(),

@@ -51,7 +51,7 @@ def calibrated(session: Session) -> Calibration:
     degrees = sorted({1, *(d for d in session.degrees if world.size % d == 0)})
     plans: list[PlacedPlan] = []
     for degree in degrees:
-        cascades = [_cascade(session, bucket) for bucket in measured_shapes(session)]
+        cascades = [cascade_of(session, bucket) for bucket in measured_shapes(session)]
         of_degree = [_plan(costs, cascade, degree) for cascade in cascades]
         plans += [plan for plan in of_degree if plan is not None]
         if of_degree[0] is not None:
@@ -88,7 +88,7 @@ def warm_compiled_blocks(session: Session) -> None:
     buckets = measured_shapes(session)
     for bucket in dict.fromkeys((buckets[0], buckets[-1])):
         for num_clips in (1, 2):
-            _made_loss(session, bucket, num_clips).backward()
+            made_loss(session, bucket, num_clips).backward()
     session.optimizer.clear_gradients()
 
 
@@ -113,31 +113,35 @@ def measured_shapes(session: Session) -> list[Bucket]:
     return [ordered[index] for index in sorted(chosen)]
 
 
-def _cascade(session: Session, bucket: Bucket) -> Cascade:
+def cascade_of(session: Session, bucket: Bucket) -> Cascade:
+    """One clip of a shape, to train."""
     num_tokens = family_named(session.model.shape.family).geometry.num_tokens(bucket)
     return Cascade(module="dit", slots=(0,), bucket=bucket, num_tokens=num_tokens)
 
 
-def _plan(costs: CostModel, cascade: Cascade, degree: int) -> PlacedPlan | None:
-    """A cascade on every block of a degree, as it would be trained; None if it does not fit."""
-    world_size = costs.cluster.num_gpus
-    ranks_of_block = list(blocks(world_size, degree))
+def launches_on_blocks(costs: CostModel, cascade: Cascade, degree: int) -> tuple[PlacedLaunch, ...]:
+    """A cascade on every block of a degree, as it would be trained; none if it does not fit."""
+    ranks_of_block = list(blocks(costs.cluster.num_gpus, degree))
     if not all(costs.fits(cascade, ranks) for ranks in ranks_of_block):
+        return ()
+    return tuple(
+        PlacedLaunch(
+            cascade=cascade,
+            ranks=ranks,
+            start_s=0.0,
+            duration_s=costs.launch_s(cascade, ranks),
+            mode=costs.mode(cascade, ranks),
+        )
+        for ranks in ranks_of_block
+    )
+
+
+def _plan(costs: CostModel, cascade: Cascade, degree: int) -> PlacedPlan | None:
+    launches = launches_on_blocks(costs, cascade, degree)
+    if not launches:
         return None
     return PlacedPlan(
-        step=0,
-        planner="measurement",
-        world_size=world_size,
-        launches=tuple(
-            PlacedLaunch(
-                cascade=cascade,
-                ranks=ranks,
-                start_s=0.0,
-                duration_s=costs.launch_s(cascade, ranks),
-                mode=costs.mode(cascade, ranks),
-            )
-            for ranks in ranks_of_block
-        ),
+        step=0, planner="measurement", world_size=costs.cluster.num_gpus, launches=launches
     )
 
 
@@ -146,7 +150,7 @@ def _measured(session: Session, plan: PlacedPlan) -> tuple[MeasuredLaunch, ...]:
     bucket = plan.launches[0].cascade.bucket
 
     def work(launch: PlacedLaunch) -> None:
-        (_made_loss(session, bucket, num_clips=1) / launch.degree).backward()
+        (made_loss(session, bucket, num_clips=1) / launch.degree).backward()
 
     run_launches(
         plan,
@@ -158,7 +162,7 @@ def _measured(session: Session, plan: PlacedPlan) -> tuple[MeasuredLaunch, ...]:
     return measured_launches(session, plan, session.recorder.finish(step=0, planner=plan.planner))
 
 
-def _made_loss(session: Session, bucket: Bucket, num_clips: int) -> Tensor:
+def made_loss(session: Session, bucket: Bucket, num_clips: int) -> Tensor:
     """A loss of clips of ones: what they are does not change what they cost."""
     shape = session.model.shape
     grid = family_named(shape.family).geometry.latent_grid(bucket)

@@ -35,11 +35,11 @@ _STORE_KEY = "out of memory"
 _PATIENCE = timedelta(seconds=10)
 """How long the report of another rank may take to be written."""
 
-LESS_HELD_OUT = "set validation.clips lower, or draw smaller samples (validation.sample_shape)"
+LESS_VALIDATION = "set validation.clips lower, or draw smaller samples (validation.sample_shape)"
 
 _FORGET = "delete it, and plans count on what the model predicts"
 
-_LESS_STATE = "set optimizer.gradients = 'bfloat16' or 'host', or use more GPUs"
+LESS_STATE = "set optimizer.gradients = 'bfloat16' or 'host', or use more GPUs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ class MemoryReport:
     """A launch that ran out of memory, as it stands in its file.
 
     Attributes:
-        step: When, counted from 0; messages and the file's name count from 1.
+        step: When, counted from 0; messages and the file's name count from 1. None: in the dry run
+            before the first step.
         launch: Index in the step's plan.
         clips: Names of its clips.
         bucket: Their shape, printed.
@@ -62,7 +63,7 @@ class MemoryReport:
         model: Whose launch it was.
     """
 
-    step: int
+    step: int | None
     launch: int
     clips: tuple[str, ...]
     bucket: str
@@ -154,13 +155,14 @@ def memory_report(
     *,
     rank: int | None = None,
     num_entered: int = 0,
+    is_dry_run: bool = False,
 ) -> MemoryReport:
     """What is to be said of one launch of a plan; `costs` are what it was planned with."""
     launch = plan.launches[index]
     use = costs.memory_in(launch.mode, launch.cascade, launch.degree)
     share = raised_reserve(use, costs.memory_bytes)
     return MemoryReport(
-        step=plan.step,
+        step=None if is_dry_run else plan.step,
         launch=index,
         clips=tuple(batch.clips[slot].name for slot in launch.cascade.slots),
         bucket=str(launch.cascade.bucket),
@@ -192,16 +194,24 @@ def write_report(report: MemoryReport, run_dir: Path) -> Path:
     Raises:
         DataError: That cannot be written.
     """
-    path = run_dir / f"out-of-memory-{report.step + 1}-launch-{report.launch}.json"
+    which = f"dry-run-{report.num_tokens}-tokens" if report.step is None else f"{report.step + 1}"
+    path = run_dir / f"out-of-memory-{which}-launch-{report.launch}.json"
     write_whole(path, to_json(report).encode())
     return path
 
 
 @contextmanager
 def told_if_stranded(
-    world: World, run_dir: Path, costs: CostModel, batch: Batch, plan: PlacedPlan
+    world: World,
+    run_dir: Path,
+    costs: CostModel,
+    batch: Batch,
+    plan: PlacedPlan,
+    *,
+    is_dry_run: bool = False,
 ) -> Iterator[None]:
-    """A step, inside of which a rank may run out of memory where others wait for it.
+    """A step, or the dry run before the first one, inside of which a rank may run out of memory
+    where others wait for it.
 
     It writes the report and puts one line into the store. The others cannot go on either; whoever
     of them can still read the store ends with the same line, also those that ran out too.
@@ -210,16 +220,27 @@ def told_if_stranded(
         RankMemoryError: It happened, here or elsewhere.
     """
     try:
-        with told_if_full(world, f"{step_text(plan.step)}, outside of its launches", _LESS_STATE):
+        when = _when(None if is_dry_run else plan.step)
+        with told_if_full(world, f"{when}, outside of its launches", LESS_STATE):
             yield
     except StrandedError as error:
         line = None if _is_first(world, error.launch) else _told(world, patience=_PATIENCE)
         if line is None:
             report = memory_report(
-                costs, batch, plan, error.launch, rank=world.rank, num_entered=error.num_entered
+                costs,
+                batch,
+                plan,
+                error.launch,
+                rank=world.rank,
+                num_entered=error.num_entered,
+                is_dry_run=is_dry_run,
             )
             line = _tell(world, _reported(report, run_dir))
         raise RankMemoryError(line) from error
+
+
+def _when(step: int | None) -> str:
+    return "dry run" if step is None else step_text(step)
 
 
 def _is_first(world: World, launch: int) -> bool:
@@ -238,7 +259,7 @@ def _reported(report: MemoryReport, run_dir: Path) -> str:
     except DataError as unwritten:
         where = f"no report: {unwritten}"
     return (
-        f"{step_text(report.step)}: rank {report.rank} is {report.text}; it was in collective "
+        f"{_when(report.step)}: rank {report.rank} is {report.text}; it was in collective "
         f"{report.num_entered} of the launch, where the others wait; {where}; {GO_ON}"
     )
 

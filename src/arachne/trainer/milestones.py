@@ -1,4 +1,4 @@
-"""What happens at some steps beside training: held-out loss, the best checkpoint, sample videos."""
+"""What happens at some steps beside training: validation, the best checkpoint, sample videos."""
 
 from collections.abc import Callable
 from math import inf, nan
@@ -18,10 +18,10 @@ from arachne.trainer.checkpoint_files import (
 )
 from arachne.trainer.interval_samples import sample_videos
 from arachne.trainer.listener import Listener
-from arachne.trainer.memory_reports import LESS_HELD_OUT, told_if_full
+from arachne.trainer.memory_reports import LESS_VALIDATION, told_if_full
 from arachne.trainer.saver import CheckpointSaver
 from arachne.trainer.session import Session
-from arachne.trainer.validation import held_out_loss
+from arachne.trainer.validation import validation_loss
 
 
 class Milestones:
@@ -59,10 +59,12 @@ class Milestones:
         do_together(session.world, session.groups.world, lambda: self._listener.on_begin(done))
         session.recorder.finish(step=done, planner="")
         self._best_loss = self._best_loss_until(done)
+        if session.config.validation.every:
+            session.say(_validated_text(session))
         return self.reach(done)
 
     def reach(self, done: int) -> float | None:
-        """After so many steps: the held-out loss if it is the lowest so far and is to be kept.
+        """After so many steps: the validation loss if it is the lowest so far and is to be kept.
 
         What the run started from is no candidate. Then `keep_best` is to follow, once the state is
         being saved.
@@ -82,8 +84,8 @@ class Milestones:
         if not validates and not samples:
             return None
         best = None
-        when = f"held-out loss or samples after {count_text(done, 'step')}"
-        with told_if_full(self._session.world, when, LESS_HELD_OUT):
+        when = f"validation loss or samples after {count_text(done, 'step')}"
+        with told_if_full(self._session.world, when, LESS_VALIDATION):
             self._session.optimizer.settle()
             self._show_averages(done)
             if validates:
@@ -137,9 +139,9 @@ class Milestones:
             self._session.recorder.finish(step=done, planner="averages")
 
     def _validate(self, done: int) -> float:
-        """The held-out loss; not a number if it was stopped."""
+        """The validation loss; not a number if it was stopped."""
         session = self._session
-        found = held_out_loss(session, self._cluster(), done, self._wants_stop)
+        found = validation_loss(session, self._cluster(), done, self._wants_stop)
         if found is None:
             self.was_stopped = True
             return nan
@@ -190,3 +192,19 @@ class Milestones:
         shared = text_of_first(text, session.groups.world, session.world.device)
         session.recorder.finish(step=done, planner="")
         return float(shared) if shared else inf
+
+
+def _validated_text(session: Session) -> str:
+    """Which clips the validation loss is of."""
+    share, num_held_out = session.config.data.held_out, len(session.prepared.held_out.rows)
+    if not num_held_out:
+        return (
+            f"data.held_out = {share:g} holds no clip out: the validation loss is of clips that "
+            "train, at noise that does not"
+        )
+    num_clips = num_held_out + len(session.prepared.train.rows)
+    limit = session.config.validation.clips
+    text = f"{num_held_out:,} of {count_text(num_clips, 'clip')} are held out"
+    return (
+        f"{text}, {limit:,} of them for the validation loss" if 0 < limit < num_held_out else text
+    )

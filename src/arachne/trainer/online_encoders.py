@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from arachne.core.batch import Batch
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Encoder
-from arachne.core.errors import DataError
+from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import ModelShape
@@ -19,6 +19,7 @@ from arachne.data.make_arrays import Workshop, encoded_latents
 from arachne.models.first_frame import packing_of
 from arachne.models.interface import TextEncoder, TiledEncoder, VideoEncoder
 from arachne.trainer.config import RunConfig
+from arachne.trainer.planning_shape import reads_pictures
 from arachne.trainer.preparation import workshop_of
 from arachne.trainer.resting_encoder import RestingEncoder
 
@@ -141,6 +142,19 @@ class OnlineEncoders:
 def with_everything_missing(batch: Batch) -> Batch:
     """The batch as if nothing of its clips was cached."""
     return replace(batch, clips=tuple(replace(clip, to_encode=ENCODERS) for clip in batch.clips))
+
+
+def check_online(config: RunConfig) -> None:
+    """Refuse a text encoder that cannot work within steps.
+
+    Raises:
+        ConfigError: It sees clips, and text cascades are given captions alone.
+    """
+    if config.data.encode == "online" and reads_pictures(config.model):
+        raise ConfigError(
+            f"model.text_encoder {config.model.text_encoder!r} looks at each clip's first frame, "
+            "which data.encode = 'online' does not show it; set data.encode = 'before'"
+        )
 
 
 def online_encoders(

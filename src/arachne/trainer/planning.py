@@ -114,7 +114,7 @@ def run_costs(
     model: ModelShape,
     cluster: Cluster,
     *,
-    needs_heads: bool,
+    on_gpus: bool,
     trained: TrainedPart | None = None,
     raised_reserves: tuple[tuple[int, float], ...] = (),
 ) -> CostModel:
@@ -124,7 +124,7 @@ def run_costs(
         config: The run.
         model: Its model's shape.
         cluster: Where it trains.
-        needs_heads: On GPUs, where each rank needs a head.
+        on_gpus: Where each rank needs a head, and rings a kernel, see `can_ring`.
         trained: The part of the model that it trains; None is all of it, or adapters.
         raised_reserves: Of shapes that ran out of memory.
     """
@@ -145,10 +145,24 @@ def run_costs(
             are_inputs_on_host=config.memory.inputs_on_host,
         ),
         options=CostOptions(
-            recompute=config.planner.recompute, ring=config.planner.ring, needs_heads=needs_heads
+            recompute=config.planner.recompute,
+            ring=config.planner.ring,
+            needs_heads=on_gpus,
+            can_ring=not on_gpus or can_ring(config, model),
         ),
         encoders=encoders,
     )
+
+
+def can_ring(config: RunConfig, model: ModelShape) -> bool:
+    """Whether the run's attention kernel computes rings of the model on GPUs.
+
+    The fused ones take no mask there, and need 16-bit numbers and heads of a multiple of 8; see
+    `runtime/attention_kernels.py`, which refuses what this lets pass. `math` can do all.
+    """
+    is_fused = config.model.attention != "math"
+    is_narrow = config.model.dtype == "bfloat16" and model.head_size % 8 == 0
+    return not is_fused or (is_narrow and not family_named(model.family).masks_keys)
 
 
 def _resident_encoder_bytes(encoders: Encoders | None) -> float:
@@ -207,14 +221,15 @@ def run_encoders(config: RunConfig) -> Encoders:
 
 
 def run_degrees(
-    config: RunConfig, model: ModelShape, num_gpus: int, *, needs_heads: bool
+    config: RunConfig, model: ModelShape, num_gpus: int, *, on_gpus: bool
 ) -> tuple[int, ...]:
-    """Degrees that plans of a run may use; with `needs_heads` none leaves a GPU without a head.
+    """Degrees that plans of a run may use; none leaves a GPU without a head.
 
     With rings a degree may pass the number of heads: only its Ulysses groups may not.
     """
     limit = min(config.planner.max_degree or num_gpus, num_gpus)
-    if needs_heads and config.planner.ring == "none":
+    has_rings = config.planner.ring == "auto" and can_ring(config, model)
+    if on_gpus and not has_rings:
         limit = min(limit, model.num_heads)
     return allowed_degrees(num_gpus, limit)
 
@@ -225,7 +240,7 @@ def run_request(
     """What the plan of one step of a run depends on; by its own planner unless one is named."""
     settings = config.planner
     degrees = run_degrees(
-        config, costs.model, costs.cluster.num_gpus, needs_heads=costs.options.needs_heads
+        config, costs.model, costs.cluster.num_gpus, on_gpus=costs.options.needs_heads
     )
     return PlanRequest(
         batch=batch,

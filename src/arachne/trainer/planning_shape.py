@@ -15,6 +15,13 @@ from arachne.models.codec import DctCodec
 from arachne.models.families import TRANSFORMERS
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
 from arachne.models.image_tokens import num_image_tokens
+from arachne.models.llava_sizes import (
+    EVERY_IF_KEPT,
+    EVERY_IF_SHOWN,
+    LLAVA,
+    llava_rows,
+    llava_text_size,
+)
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import is_published_file, published_shape
 from arachne.trainer.settings.model import ModelSettings
@@ -22,7 +29,7 @@ from arachne.trainer.settings.model import ModelSettings
 _MAY_LACK = ("image_dim", "use_learned_positional_embeddings")
 """Options of a transformer that are null, or not there, where there is no such part."""
 
-_WORDS = ("task_type",)
+_WORDS = ("task_type", "image_condition_type")
 """Options of a transformer that are no numbers."""
 
 
@@ -36,8 +43,7 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
     """
     published = family_named(settings.family).presets.get(settings.preset)
     if settings.pretrained and (published is None or Path(settings.pretrained).exists()):
-        found = _pretrained_shape(settings)
-        return replace(found, keeps_first_frame=settings.keeps_first_frame)
+        return as_run(settings, _pretrained_shape(settings))
     # Nothing could train some families with the encoders that need no weights.
     is_unfit = settings.video_encoder == "dct" and not _fits_dct(settings.family)
     if published and (is_unfit or not _is_here(settings.video_encoder, "dct")):
@@ -49,12 +55,75 @@ def planning_shape(settings: ModelSettings) -> ModelShape:
     else:
         text_size = _text_size(settings.text_encoder)
     image_size, image_tokens = _image_sizes(settings.image_encoder)
-    return settings.shape(
+    shape = settings.shape(
         latent_channels=latent_channels,
         text_size=text_size,
         image_size=image_size,
         image_tokens=image_tokens,
     )
+    return as_run(settings, shape)
+
+
+def as_run(settings: ModelSettings, found: ModelShape) -> ModelShape:
+    """A model's shape as a run has it: any weights may keep the first frame, text may show it."""
+    is_always = family_named(settings.family).keeps_first_frame == "always"
+    keeps = settings.image_to_video if is_always else found.keeps_first_frame
+    return replace(found, keeps_first_frame=keeps, text_tokens=run_text_tokens(settings, keeps))
+
+
+def run_text_tokens(settings: ModelSettings, keeps: bool) -> int:
+    """Text tokens of a clip: of its caption, and what LLaVA makes of its first frame.
+
+    Raises:
+        ConfigError: The text encoder's configuration cannot be read.
+    """
+    options = _picture_reader(settings)
+    if options is None:
+        return settings.num_text_tokens
+    return llava_rows(options, settings.num_text_tokens, picture_every(settings, keeps))
+
+
+def reads_pictures(settings: ModelSettings) -> bool:
+    """Whether the run's text encoder looks at each clip's first frame.
+
+    Raises:
+        ConfigError: Its configuration cannot be read.
+    """
+    return _picture_reader(settings) is not None
+
+
+def _picture_reader(settings: ModelSettings) -> Mapping[str, Any] | None:
+    """The config.json of the text encoder, if it is a LLaVA that sees pictures, and lies here."""
+    is_shown = picture_every(settings, keeps=False) > 0
+    if not is_shown or settings.text_encoder == "hashed":
+        return None
+    if not Path(settings.text_encoder).exists():
+        return None
+    options = _options("model.text_encoder", settings.text_encoder, "text_encoder")
+    return options if options.get("model_type") == LLAVA else None
+
+
+def picture_every(settings: ModelSettings, keeps: bool) -> int:
+    """Of the states of a first frame that LLaVA sees, every so many-th is text; 0 if it sees none.
+
+    `keeps` says whether the model keeps that frame.
+    """
+    if not settings.image_to_video or settings.family not in TRANSFORMERS:
+        return 0
+    if TRANSFORMERS[settings.family].picture_prompt is None:
+        return 0
+    return EVERY_IF_KEPT if keeps else EVERY_IF_SHOWN
+
+
+def keeps_first_frame(settings: ModelSettings) -> bool:
+    """Whether a run's image to video keeps the first latent frame of each clip.
+
+    Raises:
+        ConfigError: As `planning_shape`.
+    """
+    if family_named(settings.family).keeps_first_frame != "some":
+        return settings.always_keeps_first_frame
+    return bool(settings.pretrained) and planning_shape(settings).keeps_first_frame
 
 
 def only_bucket(settings: ModelSettings) -> Bucket | None:
@@ -72,9 +141,9 @@ def check_first_frame(settings: ModelSettings, found: ModelShape) -> None:
     Raises:
         ConfigError: Names the setting.
     """
-    if family_named(settings.family).keeps_first_frame:
+    if family_named(settings.family).keeps_first_frame == "always":
         return  # any weights can
-    sees_frame = found.condition_channels > 0
+    sees_frame = found.sees_first_frame
     if sees_frame != settings.image_to_video:
         raise ConfigError(
             f"model.pretrained {settings.pretrained!r} is "
@@ -108,13 +177,18 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
         check_first_frame(settings, shape)
         return shape
     options = _options("model.pretrained", settings.pretrained, "transformer")
+    class_name, needed = options.get("_class_name"), TRANSFORMERS[settings.family].class_name
+    if class_name != needed:
+        raise ConfigError(
+            f"model.pretrained {settings.pretrained!r} holds a {class_name}; family "
+            f"{settings.family!r} needs a {needed}"
+        )
     found = TRANSFORMERS[settings.family].sizes(
         lambda name: _number(options, name, settings.pretrained)
     )
     shape = ModelShape(
         family=settings.family,
         text_tokens=settings.num_text_tokens,
-        keeps_first_frame=False,
         **found,
     )
     check_first_frame(settings, shape)
@@ -156,6 +230,8 @@ def _text_size(name_or_folder: str) -> int:
     if name_or_folder == "hashed":
         return HASHED_TEXT_SIZE
     options = _options("model.text_encoder", name_or_folder, "text_encoder")
+    if options.get("model_type") == LLAVA:
+        return llava_text_size(options)
     options = options.get("text_config") or options  # of models that also read pictures
     return _size(options, "hidden_size" if "hidden_size" in options else "d_model", name_or_folder)
 

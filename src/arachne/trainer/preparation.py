@@ -21,7 +21,7 @@ from arachne.data.prepare import Store
 from arachne.data.remote_path import dataset_path
 from arachne.data.split import first_by_content, held_out, training_rows
 from arachne.models.first_frame import FirstFrameEncoder
-from arachne.models.interface import TextEncoder, VideoEncoder
+from arachne.models.interface import PictureReader, TextEncoder, VideoEncoder
 from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
@@ -47,7 +47,8 @@ class Prepared:
         ledger: One row per clip of the dataset.
         train: Clips that train.
         held_out: Clips that only validate; may be empty.
-        null_text: Token states [L, D] of the empty caption.
+        null_text: Token states [L, D] of the empty caption; after a black picture where text
+            encoders see one.
         replaced: Files that hold other content than when the ledger was made, by their names.
     """
 
@@ -164,6 +165,7 @@ def prepare(
         text_fingerprint=text_encoder.fingerprint,
         packing=video_encoder.packing if isinstance(video_encoder, FirstFrameEncoder) else None,
         fit=config.data.fit,
+        text_sees_clip=workshop.store.text_sees_clip,
     )
     others = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
     return Prepared(
@@ -190,6 +192,7 @@ def workshop_of(
         video_fingerprint=video_encoder.fingerprint,
         text_fingerprint=text_encoder.fingerprint,
         fit=config.data.fit,
+        text_sees_clip=isinstance(text_encoder, PictureReader),
     )
     return Workshop(
         root=dataset_path(config.data.path),
@@ -214,7 +217,7 @@ def prepared_ledger(
 ) -> Ledger:
     """The run's ledger, once all that can be made of it is cached; all ranks call it together.
 
-    With `is_online` only what held-out losses need is made, and a manifest that stands already is
+    With `is_online` only what validation losses need is made, and a manifest that stands already is
     kept as it is: what was found out of its clips since must not change a run's steps. Unless it
     `is_final` the manifest keeps clips that could not be made this time only, such as those of a
     file that was away, and only the ledger that is returned has them rejected.
@@ -237,7 +240,7 @@ def prepared_ledger(
 
 
 def _held_out_part(config: RunConfig, ledger: Ledger) -> Ledger:
-    """The clips that held-out losses are measured on."""
+    """The clips that validation losses are measured on."""
     rows = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
     if not rows and config.validation.every:
         limit = config.validation.clips or len(ledger.usable)
@@ -246,7 +249,7 @@ def _held_out_part(config: RunConfig, ledger: Ledger) -> Ledger:
 
 
 def made(workshop: Workshop, ledger: Ledger, progress: Progress) -> dict[str, str]:
-    """Make all arrays of a ledger; why clips were rejected on the way, by their latents' key."""
+    """Make all arrays of a ledger; why clips were rejected on the way, by the array's key."""
     pieces = workshop.store.pieces(ledger.rows)
     reasons: dict[str, str] = {}
     num_settled = 0

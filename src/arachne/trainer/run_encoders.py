@@ -1,10 +1,9 @@
 """The frozen encoders that a run names."""
 
-from arachne.core.families import family_named
 from arachne.models.encoders import first_frame_encoder, text_encoder_named, video_encoder_named
 from arachne.models.families import transformer_named
 from arachne.models.interface import TextEncoder, VideoEncoder
-from arachne.trainer.planning_shape import planning_shape
+from arachne.trainer.planning_shape import keeps_first_frame, picture_every, planning_shape
 from arachne.trainer.settings.model import ModelSettings
 
 
@@ -21,7 +20,7 @@ def run_video_encoder(settings: ModelSettings, *, device: str = "cpu") -> VideoE
         latents=settings.video_latents,
         is_tiled=settings.video_tiling,
     )
-    if not settings.image_to_video or family_named(settings.family).keeps_first_frame:
+    if not settings.image_to_video or keeps_first_frame(settings):
         return encoder
     return first_frame_encoder(
         encoder, settings.image_encoder, family=settings.family, device=device
@@ -29,7 +28,7 @@ def run_video_encoder(settings: ModelSettings, *, device: str = "cpu") -> VideoE
 
 
 def run_text_encoder(settings: ModelSettings, *, device: str = "cpu") -> TextEncoder:
-    """What encodes a run's captions.
+    """What encodes a run's captions; LLaVA looks at first frames, in image to video alone.
 
     Raises:
         ConfigError: The folder holds no such encoder, or transformers is not installed.
@@ -39,6 +38,7 @@ def run_text_encoder(settings: ModelSettings, *, device: str = "cpu") -> TextEnc
         settings.num_text_tokens,
         family=settings.family,
         pooled_size=_pooled_size(settings),
+        picture_every=picture_every(settings, keeps_first_frame(settings)),
         device=device,
     )
 

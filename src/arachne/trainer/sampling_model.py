@@ -5,7 +5,7 @@ run trains one of them, in its `objective.timestep_range`; the other one draws w
 diffusers' `WanPipeline` with `boundary_ratio`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +18,17 @@ from arachne.core.errors import ConfigError, DataError
 from arachne.data.decode import decode_clip
 from arachne.models.diffusers_module import load_transformer
 from arachne.models.first_frame import FirstFrameEncoder
-from arachne.models.interface import FirstFrames, VideoEncoder, VideoModel
+from arachne.models.interface import (
+    FirstFrames,
+    PictureReader,
+    TextEncoder,
+    VideoEncoder,
+    VideoModel,
+)
 from arachne.models.kept_frame import towards_kept
 from arachne.trainer.config import RunConfig
 from arachne.trainer.sampling import Predict
+from arachne.trainer.settings.validation import ValidationSettings
 
 
 def other_expert(
@@ -65,6 +72,30 @@ def picture(path: Path, bucket: Bucket) -> NDArray[np.uint8]:
     if not path.is_file():
         raise DataError(f"there is no picture {str(path)!r}; name a file")
     return decode_clip(path, None, replace(bucket, frames=1), fps=1.0)[0]
+
+
+def text_states(
+    encoder: TextEncoder, prompt: str, frame: NDArray[np.uint8] | None
+) -> NDArray[np.float32]:
+    """Token states [L, D] of a prompt, for a video that begins with a picture [H, W, 3]."""
+    if frame is not None and isinstance(encoder, PictureReader):
+        return encoder.encode_seeing(prompt, frame)
+    return encoder.encode(prompt)
+
+
+def prompt_states(
+    settings: ValidationSettings, encoder: TextEncoder
+) -> Iterator[NDArray[np.float32]]:
+    """Token states [L, D] of what a run draws while it trains.
+
+    Raises:
+        DataError: A picture cannot be read that the text encoder is to see.
+    """
+    for number, prompt in enumerate(settings.drawn_prompts):
+        frame = None
+        if isinstance(encoder, PictureReader):
+            frame = picture(Path(settings.images[number]), settings.sample_bucket)
+        yield text_states(encoder, prompt, frame)
 
 
 def first_frames(

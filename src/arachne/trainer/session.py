@@ -1,7 +1,7 @@
 """Everything that one rank holds while it trains."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -27,11 +27,12 @@ from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import StepBatch
 from arachne.trainer.frozen_base import agree_on_base, frozen_base
 from arachne.trainer.memory_reports import RaisedReserves, reserves_of_run
-from arachne.trainer.online_encoders import OnlineEncoders, online_encoders
+from arachne.trainer.online_encoders import OnlineEncoders, check_online, online_encoders
 from arachne.trainer.optimizer_choice import check_muon_applies, optimizer_choice
 from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
 from arachne.trainer.preparation import Prepared, Progress, begun_ledger, prepare
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
+from arachne.trainer.sampling_model import prompt_states
 from arachne.trainer.trained_parameters import trained_part
 
 Say = Callable[[str], None]
@@ -78,7 +79,7 @@ class Session:
     def degrees(self) -> tuple[int, ...]:
         """Degrees that plans may use in this world."""
         return run_degrees(
-            self.config, self.model.shape, self.world.size, needs_heads=needs_heads(self.world)
+            self.config, self.model.shape, self.world.size, on_gpus=is_on_gpus(self.world)
         )
 
     def costs(self, cluster: Cluster) -> CostModel:
@@ -87,7 +88,7 @@ class Session:
             self.config,
             self.model.shape,
             cluster,
-            needs_heads=needs_heads(self.world),
+            on_gpus=is_on_gpus(self.world),
             trained=self.trained,
             raised_reserves=self.raised_reserves.pairs,
         )
@@ -112,8 +113,8 @@ def array_bytes(session: Session, item: int) -> int:
     return 4 * num_values
 
 
-def needs_heads(world: World) -> bool:
-    """Whether no rank may be left without an attention head: on GPUs."""
+def is_on_gpus(world: World) -> bool:
+    """Whether ranks compute on GPUs."""
     return world.device.type == "cuda"
 
 
@@ -125,6 +126,7 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         DataError: No clip can be used.
     """
     run_dir = Path(config.run.dir)
+    check_online(config)
     # Before any model is loaded: whether there is a clip to train.
     begun = begun_ledger(world, config, manifest=run_dir / "ledger.parquet", progress=progress)
     device = str(world.device)
@@ -143,7 +145,7 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     base = frozen_base(config, model.module)
     check_muon_applies(config.optimizer, model.module)
     chosen = optimizer_choice(config.optimizer)
-    chosen.rules(DTYPES[config.model.dtype])
+    chosen.rules(DTYPES[config.model.dtype], world.device)
     prepared = prepare(
         world,
         config,
@@ -153,6 +155,11 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         progress=progress,
     )
     order = clip_order(prepared.train.rows, config, model.shape)
+    prompt_texts = tuple(map(torch.from_numpy, prompt_states(config.validation, text_encoder)))
+    encoders = online_encoders(config, model.shape, video_encoder, text_encoder, world.device)
+    del video_encoder, text_encoder  # plans count on them only where steps encode
+    if world.device.type == "cuda":
+        torch.cuda.empty_cache()
     move_to_device(
         model.module,
         model.layout,
@@ -167,7 +174,7 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         inputs_on_host=config.memory.inputs_on_host,
     )
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
-    degrees = run_degrees(config, model.shape, world.size, needs_heads=needs_heads(world))
+    degrees = run_degrees(config, model.shape, world.size, on_gpus=is_on_gpus(world))
     groups = ProcessGroups(world, degrees, recorder, most_per_rank=config.run.max_groups)
     agree_on_base(base, groups.world, world.device)
     optimizer = ShardedOptimizer(
@@ -176,7 +183,9 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         chosen,
         gradients=config.optimizer.gradients,
         average_decay=config.optimizer.ema_decay,
+        unrounded=model.unrounded,
     )
+    model = replace(model, unrounded={})
     optimizer.share()  # whatever each rank built or loaded, all start from the same parameters
     raised_reserves = reserves_of_run(world, groups.world, run_dir, model.shape)
     recorder.finish(step=0, planner="start")
@@ -189,15 +198,12 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
         model=model,
         base=base,
         null_text=torch.from_numpy(prepared.null_text),
-        prompt_texts=tuple(
-            torch.from_numpy(text_encoder.encode(prompt))
-            for prompt in config.validation.drawn_prompts
-        ),
+        prompt_texts=prompt_texts,
         recorder=recorder,
         groups=groups,
         optimizer=optimizer,
         say=say,
-        encoders=online_encoders(config, model.shape, video_encoder, text_encoder, world.device),
+        encoders=encoders,
         trained=trained_part(model.module, model.layout) if config.model.is_partly_frozen else None,
         raised_reserves=raised_reserves,
     )

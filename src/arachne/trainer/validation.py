@@ -39,8 +39,8 @@ leaves a job that it asks to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutLoss:
-    """The held-out loss; the same on every rank.
+class ValidationLoss:
+    """The validation loss; the same on every rank.
 
     Attributes:
         loss: Mean over clips and noise levels; every clip counts the same, and every level.
@@ -57,9 +57,9 @@ def _never() -> bool:
     return False
 
 
-def held_out_loss(
+def validation_loss(
     session: Session, cluster: Cluster, step: int, wants_stop: Callable[[], bool] = _never
-) -> HeldOutLoss | None:
+) -> ValidationLoss | None:
     """The loss on the held-out clips, or the training clips if none are held out.
 
     Every rank calls it. A clip that cannot be read from the cache is named and left out. None if
@@ -187,13 +187,13 @@ def _levels(session: Session, num_tokens: int) -> list[float]:
     return [objective.even_level((index + 0.5) / count, num_tokens) for index in range(count)]
 
 
-def _summary(batch: Batch, losses: list[list[float]], is_lost: Sequence[bool]) -> HeldOutLoss:
+def _summary(batch: Batch, losses: list[list[float]], is_lost: Sequence[bool]) -> ValidationLoss:
     kept = [slot for slot in range(len(batch.clips)) if not is_lost[slot]]
     of_bucket: dict[str, list[float]] = defaultdict(list)
     for slot in kept:
         of_bucket[str(batch.clips[slot].bucket)].append(fmean(losses[slot]))
     num_levels = len(losses[0])
-    return HeldOutLoss(
+    return ValidationLoss(
         loss=fsum(fsum(losses[slot]) for slot in kept) / len(kept) / num_levels,
         by_level=tuple(fmean(losses[slot][level] for slot in kept) for level in range(num_levels)),
         by_bucket={bucket: fmean(values) for bucket, values in sorted(of_bucket.items())},

@@ -196,7 +196,7 @@ def show_end(summary: dict[str, Any], folder: Path, console: Console, *, as_json
     arachne_s = summary["step_s"]["arachne"]
     page_bytes = (folder / REPORT).stat().st_size
     for label, text in (
-        ("held-out loss", f"{summary['loss_first']:.4f} → {summary['loss_last']:.4f}"),
+        ("loss at fixed noise", f"{summary['loss_first']:.4f} → {summary['loss_last']:.4f}"),
         (
             "gradient",
             f"differs from one process's by {summary['gradient_error_vs_one_process']:.1e}",

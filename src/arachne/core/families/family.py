@@ -25,6 +25,7 @@ class Family:
         geometry: Pixels to tokens.
         presets: Published shapes by name, for example `wan-1.3b`.
         num_parameters: Exact number of trainable parameters of a shape.
+        masks_keys: Whether its self-attention masks keys: those of padded text among the video's.
         num_idle_parameters: Parameters that the model holds besides, which nothing runs or trains;
             None without any.
         flop_inputs: What a forward pass multiplies.
@@ -42,7 +43,7 @@ class Family:
         image_states: Whether image-to-video models look at an image encoder's states of the first
             frame.
         keeps_first_frame: Whether image to video keeps the first latent frame, clean and at noise
-            level 0, and needs no weights of its own.
+            level 0: `always`, by any of the family's weights, or by `some` that are made for it.
     """
 
     name: str
@@ -59,13 +60,14 @@ class Family:
     condition_channels: Callable[[int], int] | None = None
     first_frame_is_before: AfterFirstFrame = "grey"
     image_states: Literal["never", "some", "always"] = "never"
-    keeps_first_frame: bool = False
+    keeps_first_frame: Literal["never", "some", "always"] = "never"
+    masks_keys: bool = False
     num_idle_parameters: Callable[[ModelShape], int] | None = None
 
     @property
     def has_image_to_video(self) -> bool:
         """Whether such models can be trained."""
-        return self.keeps_first_frame or self.condition_channels is not None
+        return self.keeps_first_frame != "never" or self.condition_channels is not None
 
     def check(self, shape: ModelShape) -> None:
         """Refuse sizes that the family's transformer cannot have.

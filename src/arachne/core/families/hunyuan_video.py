@@ -1,10 +1,11 @@
 """HunyuanVideo: dual-stream, then single-stream blocks; joint attention of video and text.
 
 Layers: diffusers' `HunyuanVideoTransformer3DModel`, with guidance embedding for text to video.
-Image to video is the published model of 33 channels (`image_condition_type` `latent_concat`): they
-show its first frame too, and it has no guidance embedding. Sizes: the class's defaults, into which
-diffusers' `convert_hunyuan_video_to_diffusers.py` loads the published weights strictly; text
-length: `HunyuanVideoPipeline`.
+Image to video is one of two published models. The one of 33 channels (`image_condition_type`
+`latent_concat`) has the first frame in them, and no guidance embedding; the one of 16
+(`token_replace`) has all weights of text to video, and keeps that frame. Sizes: the class's
+defaults, into which diffusers' `convert_hunyuan_video_to_diffusers.py` loads the published weights
+strictly; text length: `HunyuanVideoPipeline`.
 """
 
 from math import prod
@@ -27,7 +28,7 @@ def hunyuan_condition_channels(latent_channels: int) -> int:
 
 
 def _num_embedders(shape: ModelShape) -> int:
-    """Embedders of a number: time, and for text to video guidance."""
+    """Embedders of a number: time, and without further channels guidance."""
     return 1 if shape.condition_channels else 2
 
 
@@ -56,11 +57,13 @@ def _flop_inputs(shape: ModelShape) -> FlopInputs:
     outputs = shape.latent_channels * prod(_GEOMETRY.patch)
     stream = dual * (4 * d * d + 2 * d * f)
     refiner = shape.text_size * d + refiners * (4 + 2 * _REFINER_FFN_RATIO) * d * d
-    # Embedders of time (twice, also in the refiner), guidance, pooled text, mean text.
-    embedders = 1 + _num_embedders(shape)
+    # Embedders of time (twice, also in the refiner), guidance, pooled text, mean text; of a frame
+    # that is kept also its time, and the modulations of its tokens.
+    kept = shape.keeps_first_frame
+    embedders = 1 + _num_embedders(shape) + kept
     clip = embedders * (shape.freq_size * d + d * d)
     clip += (shape.pooled_text_size + shape.text_size) * d + 2 * d * d
-    clip += (2 * refiners + 12 * dual + 3 * single + 2) * d * d  # modulations
+    clip += (2 * refiners + (12 + 6 * kept) * dual + (3 + 3 * kept) * single + 2) * d * d
     return FlopInputs(
         weights=(
             WeightGroup(num_weights=inputs * d, meets_video=True),
@@ -113,6 +116,7 @@ def hunyuan_blocks(shape: ModelShape, num_blocks: int, *, trained: int) -> Block
 HUNYUAN_VIDEO = Family(
     name="hunyuan_video",
     geometry=_GEOMETRY,
+    masks_keys=True,
     presets={
         "hunyuanvideo-13b": ModelShape(
             family="hunyuan_video",
@@ -135,4 +139,5 @@ HUNYUAN_VIDEO = Family(
     activation_inputs=_activation_inputs,
     condition_channels=hunyuan_condition_channels,
     first_frame_is_before="zeros",
+    keeps_first_frame="some",
 )

@@ -92,6 +92,7 @@ def _activation_inputs(shape: ModelShape) -> ActivationInputs:
 HUNYUAN_VIDEO15 = Family(
     name="hunyuan_video15",
     geometry=_GEOMETRY,
+    masks_keys=True,
     presets={
         "hunyuanvideo-1.5-8b": ModelShape(
             family="hunyuan_video15",

@@ -90,5 +90,5 @@ LTX = Family(
     text_encoders=(t5_xxl(128),),
     activation_inputs=_activation_inputs,
     fixed_ffn_size=ltx_ffn_size,
-    keeps_first_frame=True,
+    keeps_first_frame="always",
 )

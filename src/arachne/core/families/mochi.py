@@ -95,6 +95,7 @@ def _activation_inputs(shape: ModelShape) -> ActivationInputs:
 MOCHI = Family(
     name="mochi",
     geometry=_GEOMETRY,
+    masks_keys=True,
     presets={
         "mochi-10b": ModelShape(
             family="mochi",

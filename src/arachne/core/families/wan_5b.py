@@ -35,5 +35,5 @@ WAN_5B = Family(
     video_encoder=WAN_5B_VAE,
     text_encoders=(UMT5_XXL,),
     activation_inputs=wan_activation_inputs,
-    keeps_first_frame=True,
+    keeps_first_frame="always",
 )

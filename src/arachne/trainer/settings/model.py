@@ -113,9 +113,9 @@ class ModelSettings:
         return bool(self.freeze or self.train_only)
 
     @property
-    def keeps_first_frame(self) -> bool:
-        """Whether the run's image to video keeps the first latent frame of each clip."""
-        return self.image_to_video and family_named(self.family).keeps_first_frame
+    def always_keeps_first_frame(self) -> bool:
+        """Whether image to video keeps each clip's first latent frame, whatever the weights are."""
+        return self.image_to_video and family_named(self.family).keeps_first_frame == "always"
 
     @property
     def num_text_tokens(self) -> int:
@@ -148,7 +148,7 @@ class ModelSettings:
         }
         if self.image_to_video and condition_channels is not None:
             inputs["condition_channels"] = condition_channels(latent_channels)
-        keeps = self.keeps_first_frame
+        keeps = self.always_keeps_first_frame
         if preset is None:
             shape = ModelShape(family=self.family, keeps_first_frame=keeps, **inputs, **sizes)
         else:  # it may have layers that no setting names

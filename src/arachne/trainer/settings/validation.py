@@ -9,7 +9,7 @@ from arachne.trainer.settings.checks import at_least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationSettings:
-    """`[validation]`: held-out loss at fixed noise, `every` steps (0 = never), and sample videos.
+    """`[validation]`: validation loss at fixed noise, `every` steps (0 = never), and sample videos.
 
     Both also come before the first step and after the last.
 
@@ -17,7 +17,7 @@ class ValidationSettings:
         every: Steps between two validations.
         noises: Noise levels per clip, spread evenly over the timestep range.
         clips: Most clips of one validation, chosen by content; 0 = no limit.
-        keep_best: Whether the checkpoint of the lowest held-out loss is written and kept.
+        keep_best: Whether the checkpoint of the lowest validation loss is written and kept.
         sample_every: Steps between two drawings of sample videos; 0 = none.
         prompts: What is drawn, one video each.
         images: For image to video: the picture that each video begins with, one for each prompt.
@@ -44,8 +44,8 @@ class ValidationSettings:
         at_least("validation", 1, most=10_000, sample_steps=self.sample_steps)
         if self.keep_best and not self.every:
             raise ConfigError(
-                "validation.keep_best needs held-out losses, but validation.every is 0; set it to "
-                "the steps between two"
+                "validation.keep_best needs validation losses, but validation.every is 0; set it "
+                "to the steps between two"
             )
         if not self.sample_every:
             return
@@ -79,7 +79,7 @@ class ValidationSettings:
         return self.prompts if self.sample_every else ()
 
     def is_validated(self, done: int, last: int) -> bool:
-        """Whether the held-out loss is measured after `done` of `last` steps."""
+        """Whether the validation loss is measured after `done` of `last` steps."""
         return bool(self.every) and (done % self.every == 0 or done == last)
 
     def is_sampled(self, done: int, last: int) -> bool:
