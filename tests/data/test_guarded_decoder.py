@@ -90,12 +90,15 @@ def test_a_clip_with_which_two_decoders_ended_is_refused(root: Path) -> None:
     def kill_all(is_over: Callable[[], bool]) -> None:
         while not is_over():
             kill_decoders()
-            time.sleep(0.01)
+            time.sleep(0.001)
 
+    # So long that no decoder is done between two kills.
+    look = Look(width=832, height=480)
+    write_video(root / "long.mp4", grey_frames([99] * 100, look), look)
     over = threading.Event()
     killer = threading.Thread(target=kill_all, args=(over.is_set,))
     with GuardedDecoder(time_limit_s=60.0) as decoder:
-        decoder.start(job(root, "a.mp4"))
+        decoder.start(job(root, "long.mp4", Bucket(width=832, height=480, frames=97)))
         killer.start()
         refusal = decoder.result()
         over.set()
