@@ -80,8 +80,10 @@ KINDS: dict[str, Change] = {
     ),
 }
 
-ROUNDED = ("8-bit AdamW",)
-"""Read back, its moments are rounded once more, so that even its own world goes on to rounding."""
+ROUNDED = ("8-bit AdamW", "encoders within steps")
+"""Even their own world goes on to rounding. Moments of 8 bits are rounded once more when they are
+read back. A plan that counts on clips that were encoded ahead is made anew, since no checkpoint
+holds them; launches may then be split otherwise."""
 
 NEEDS_BITSANDBYTES = ("nf4 base", "int8 base", "8-bit AdamW")
 
