@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from arachne.core.bucket import Bucket
+from arachne.data import guarded_decoder
 from arachne.data.decode import decode_clip
 from arachne.data.guarded_decoder import Decoded, DecodeJob, GuardedDecoder, Refusal
 from tests.data.media import Look, grey_frames, write_ramp, write_video
@@ -107,6 +108,20 @@ def test_a_clip_with_which_two_decoders_ended_is_refused(root: Path) -> None:
             reason="decoding it ended the process twice (SIGKILL)", is_lasting=True
         )
         assert isinstance(decoded(decoder, job(root, "a.mp4")), np.ndarray)
+
+
+def test_why_a_decoder_could_not_be_started_is_not_hidden(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> None:
+        raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(guarded_decoder, "DupFd", refused)
+    with (
+        pytest.raises(OSError, match="path too long"),
+        GuardedDecoder(time_limit_s=60.0) as decoder,
+    ):
+        decoder.start(job(root, "a.mp4"))
 
 
 def test_a_frame_takes_the_memory_of_the_one_before(root: Path) -> None:

@@ -189,6 +189,9 @@ class GuardedDecoder:
         if self._connection is None:
             return ""
         self._connection.close()
+        if self._process is None:  # it could not be started
+            self._connection = None
+            return ""
         self._process.join(_GRACE_S)
         if self._process.is_alive():
             self._process.kill()
