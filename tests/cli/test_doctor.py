@@ -17,6 +17,8 @@ from arachne.cli import doctor
 from arachne.cli.doctor_of_run import _state_bytes, findings_of_run
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
+from arachne.reporting import wandb_log
+from arachne.trainer.settings.dataset import DatasetSettings
 from tests.trainer.tiny_runs import changed, tiny_config
 
 
@@ -132,10 +134,36 @@ def test_a_run_s_folders_room_and_model_are_looked_at(
     _, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
     assert found["run file"]["verdict"] == "fault", "a preset is for planning alone"
 
+    write_resolved(config, tmp_path / "run.toml")
+    whole = ("--set", f"data.path={tmp_path}", "--set", "model.pretrained=")
+    code, found = _findings(capsys, "--run", str(tmp_path / "run.toml"), *whole)
+    assert code == 0
+    others = (DatasetSettings(path="away"),)
+    write_resolved(changed(config, "data", others=others), tmp_path / "run.toml")
+    code, found = _findings(capsys, "--run", str(tmp_path / "run.toml"), *whole)
+    assert code == 2
+    assert found["data.others.path"]["found"] == "there is no 'away' on this machine"
+
     write_resolved(changed(config, "data", path="nonsense://clips"), tmp_path / "run.toml")
     _, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
     assert found["data.path"]["verdict"] == "fault"
     assert "Protocol not known: nonsense" in found["data.path"]["found"]
+
+
+def test_a_run_s_logs_may_need_a_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb_log, "find_spec", lambda _: None)
+    config = changed(tiny_config(tmp_path, tmp_path / "run"), "logging", wandb="films")
+    write_resolved(config, tmp_path / "run.toml")
+    code, found = _findings(capsys, "--run", str(tmp_path / "run.toml"))
+    assert code == 2
+    assert "the package wandb is not installed" in found["run file"]["found"]
+
+
+def test_settings_without_a_run_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--set", "data.path=x"]) == 2
+    assert "name its file with --run" in capsys.readouterr().err
 
 
 def test_gpus_are_held_against_the_cluster_file_and_the_state(tmp_path: Path) -> None:

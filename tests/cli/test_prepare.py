@@ -22,6 +22,7 @@ from arachne.data.manifest import read_manifest
 from arachne.data.prepare import Latents
 from arachne.data.process_identity import own_identity
 from arachne.trainer.config import RunConfig
+from arachne.trainer.settings.dataset import DatasetSettings
 from tests.trainer.tiny_runs import (
     changed,
     make_clips,
@@ -90,6 +91,19 @@ def test_it_says_what_it_would_do_does_it_and_then_nothing_is_left(run_file, cap
     assert (again["made"], again["cached"]) == (0, 13)
     left = printed_json(capfd, str(run_file), "--dry-run")
     assert (left["missing_latents"], left["missing_texts"], left["cache_bytes"]) == (0, 0, 0)
+
+
+@pytest.mark.distributed
+def test_the_size_that_it_says_has_the_pooled_states_of_captions(dataset, tmp_path, capfd):
+    config = tiny_config(dataset, tmp_path / "run", dtype="float32")
+    config = changed(config, "data", cache=str(tmp_path / "cache"))
+    config = changed(config, "model", family="hunyuan_video", preset="hunyuanvideo-13b")
+    write_resolved(config, tmp_path / "run.toml")
+    estimate = printed_json(capfd, str(tmp_path / "run.toml"), "--dry-run")
+    printed_json(capfd, str(tmp_path / "run.toml"), "--workers", "1")
+    arrays = arrays_of(tmp_path / "cache").values()
+    headers = sum(8 + int.from_bytes(array[:8], "little") for array in arrays)
+    assert sum(map(len, arrays)) - headers == estimate["cache_bytes"]
 
 
 @pytest.mark.distributed
@@ -372,6 +386,20 @@ def test_who_prepares_a_run_by_other_settings_meanwhile_is_refused(config, secti
         prepared_beside(config, changed(config, section, **values))
     assert words in str(refused.value)
     assert ledger_of(config) == before
+
+
+def test_from_repeats_to_weights_and_to_fewer_datasets_the_rows_that_stand_are_kept(config):
+    path = str(shutil.copytree(config.data.path, Path(config.run.dir).parent / "more"))
+    before = changed(config, "data", others=(DatasetSettings(path=path, repeats=2.0),))
+    with written_ledger(before, quiet, is_again=False) as first:
+        assert {row.clip.dataset for row in first.ledger.rows} == {"", "more"}
+    others = (DatasetSettings(path=path, weight=3.0),)
+    with written_ledger(
+        changed(config, "data", weight=1.0, others=others), quiet, is_again=False
+    ) as weighted:
+        assert weighted.stood == first.ledger
+    with written_ledger(config, quiet, is_again=False) as alone:
+        assert alone.stood is None
 
 
 def test_who_finds_other_clips_while_a_run_is_prepared_is_refused(config):

@@ -1,5 +1,6 @@
 """A run's folder: fresh, used, resumed, or somebody else's."""
 
+import json
 import os
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +23,7 @@ from arachne.trainer.checkpoint import commit, forget_partial, write_shard
 from arachne.trainer.checkpoint_files import Chunk, TrainState, checkpoints_dir
 from arachne.trainer.config import RunConfig
 from arachne.trainer.kept_ledger import KEPT
+from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 from arachne.trainer.settings.batch import BatchSettings
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.settings.model import ModelSettings
@@ -48,13 +50,13 @@ def changed(config: RunConfig, section: str, **values: Any) -> RunConfig:
     return replace(config, **{section: replace(getattr(config, section), **values)})
 
 
-def write_checkpoint(config: RunConfig, step: int) -> Path:
+def write_checkpoint(config: RunConfig, step: int, **known: str) -> Path:
     run_dir = Path(config.run.dir)
     values = np.zeros(2, np.float32)
     chunks = [Chunk(name="w", kind="master", offset=0, total=2, values=values)]
     write_shard(run_dir, step, 0, chunks)
     state = TrainState(
-        step=step, num_updates=step, seed=1, world_size=1, config_json=to_json(config)
+        step=step, num_updates=step, seed=1, world_size=1, config_json=to_json(config), **known
     )
     return commit(run_dir, step, parameters={"w": (2,)}, state=state)
 
@@ -315,6 +317,75 @@ def test_resuming_with_another_loss_curve_is_refused(config, section, values, wo
     with pytest.raises(ConfigError, match=words):
         open_run_dir(changed(config, section, **values), resume=True)
     assert not (Path(config.run.dir) / RESOLVED_CONFIG).exists()
+
+
+PARTS = {
+    "vae": {"_class_name": "AutoencoderKLWan"},
+    "text_encoder": {"model_type": "umt5", "d_model": 16},
+    "image_encoder": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 8,
+        "image_size": 14,
+        "patch_size": 7,
+    },
+}
+
+
+def pipeline_of(folder: Path) -> Path:
+    """Encoders as files that are hashed, and not loaded."""
+    for part, options in PARTS.items():
+        (folder / part).mkdir(parents=True)
+        (folder / part / "config.json").write_text(json.dumps(options))
+        (folder / part / "weights").write_text(part)
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def with_encoders(config: RunConfig, folder: Path) -> RunConfig:
+    places = dict.fromkeys(("video_encoder", "text_encoder", "image_encoder"), str(folder))
+    return changed(config, "model", image_to_video=True, **places)
+
+
+def of_encoders(config: RunConfig) -> dict[str, str]:
+    """What a checkpoint knows of them."""
+    return {
+        "video_fingerprint": run_video_encoder(config.model).fingerprint,
+        "text_fingerprint": run_text_encoder(config.model).fingerprint,
+    }
+
+
+def test_resuming_takes_encoders_from_another_place_if_their_bytes_are_the_same(config, tmp_path):
+    before = with_encoders(config, pipeline_of(tmp_path / "a"))
+    write_checkpoint(before, 3, **of_encoders(before))
+    (tmp_path / "a").rename(tmp_path / "b")
+    now = with_encoders(config, tmp_path / "b")
+    open_run_dir(now, resume=True)
+    assert load_toml(Path(config.run.dir) / RESOLVED_CONFIG, RunConfig) == now
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_resuming_with_other_encoders_in_another_place_is_refused(config, tmp_path, part):
+    before = with_encoders(config, pipeline_of(tmp_path / "a"))
+    write_checkpoint(before, 3, **of_encoders(before))
+    setting = {"vae": "video_encoder"}.get(part, part)
+    there = pipeline_of(tmp_path / "b")
+    now = changed(before, "model", **{setting: str(there)})
+    open_run_dir(now, resume=True)
+    (there / part / "weights").write_text("others")
+    with pytest.raises(
+        ConfigError, match=rf"model\.{setting} is '.*b', but the run to resume has '.*a'; set it"
+    ):
+        open_run_dir(now, resume=True)
+
+
+def test_encoders_of_which_a_checkpoint_knows_nothing_stay_where_they_are(config, tmp_path):
+    before = with_encoders(config, pipeline_of(tmp_path / "a"))
+    write_checkpoint(before, 3)
+    open_run_dir(before, resume=True)
+    now = with_encoders(config, pipeline_of(tmp_path / "b"))
+    with pytest.raises(ConfigError, match=r"model\.video_encoder is '.*b', but the run to resume"):
+        open_run_dir(now, resume=True)
 
 
 def test_resuming_a_lora_on_a_base_of_other_bits_is_refused(config):

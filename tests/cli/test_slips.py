@@ -1,6 +1,8 @@
 """Slips of the hand: each is one line, found before anything heavy is imported."""
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from arachne.cli.main import main
 from arachne.cli.run_dir import opened_run_dir, write_resolved
@@ -55,6 +57,17 @@ def test_a_slip_is_one_line(run_file, override, said, capsys):
     assert said in error
     assert error.count("\n") == 1
     assert "Traceback" not in error
+
+
+def test_weights_of_another_model_are_refused_before_clips_are_listed(run_file, tmp_path, capsys):
+    file = tmp_path / "model.safetensors"
+    save_file({"img_in.proj.weight": np.zeros((3, 20, 1, 2, 2), np.float32)}, file)
+    overrides = ("family=hunyuan_video", "preset=hunyuanvideo-13b", f"pretrained={file}")
+    words = [word for each in overrides for word in ("--set", f"model.{each}")]
+    for verb in ("train", "prepare"):
+        assert main([verb, str(run_file), *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"model.pretrained '{file}' takes 20 channels, and model.preset 'hunyuan" in line
 
 
 @pytest.mark.parametrize(

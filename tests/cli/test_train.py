@@ -8,14 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
+from arachne.data.cache import LatentCache, text_key
 from arachne.data.manifest import read_manifest
+from arachne.models.diffusers_module import build_transformer
+from arachne.models.hashed_text import HASHED_TEXT_SIZE, HashedTextEncoder
 from arachne.reporting.run_files import read_batches, read_metrics, read_plans
 from arachne.trainer.checkpoint_reader import newest, verified
 from tests.data.media import write_damaged_packets
+from tests.models.tiny_autoencoders import save_tiny_autoencoder
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config, write_captions
 
 COMMAND = [sys.executable, "-m", "arachne", "train"]
@@ -90,6 +96,42 @@ def test_a_run_trains_writes_its_files_and_is_not_overwritten(run_file, capfd):
     assert "checkpoint is of step 3" in fewer
     assert main(["train", str(run_file), "--resume", "--ranks", "1", "--set", "run.steps=5"]) == 0
     assert [row.step for row in read_metrics(run_dir).train] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.distributed
+def test_a_run_whose_pipeline_was_moved_goes_on_from_there(dataset, tmp_path, capfd):
+    config = tiny_config(dataset, tmp_path / "run", steps=2, dtype="float32")
+    shape = config.model.shape(latent_channels=4, text_size=HASHED_TEXT_SIZE)
+    pipeline = save_tiny_autoencoder("AutoencoderKLWan", tmp_path / "a")
+    transformer = build_transformer(shape, dtype=torch.float32, seed=0)
+    transformer.module.save_pretrained(pipeline / "transformer")
+    config = changed(config, "data", cache=str(tmp_path / "cache"))
+    config = changed(config, "model", pretrained=str(pipeline), video_encoder=str(pipeline))
+    write_resolved(changed(config, "run", ranks=1), tmp_path / "run.toml")
+    words = str(tmp_path / "run.toml"), "--set", "run.steps=3"
+    assert main(["train", words[0]]) == 0
+
+    pipeline.rename(tmp_path / "b")
+    for name in ("pretrained", "video_encoder"):
+        words += "--set", f"model.{name}={tmp_path / 'b'}"
+    assert main(["train", *words, "--resume"]) == 0
+    assert [row.step for row in read_metrics(tmp_path / "run").train] == [0, 1, 2]
+    capfd.readouterr()
+
+
+@pytest.mark.distributed
+def test_one_flipped_bit_in_the_states_of_no_words_stops_no_run(run_file, tmp_path, capfd):
+    cache = LatentCache(tmp_path / "cache")
+    words = str(run_file), "--set", f"data.cache={tmp_path / 'cache'}"
+    assert main(["train", *words]) == 0
+    key = text_key("", HashedTextEncoder(num_tokens=4).fingerprint)
+    needed, path = cache.get(key), cache.path_of(key)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert main(["train", *words, "--resume", "--set", "run.steps=4"]) == 0
+    assert np.array_equal(cache.get(key), needed)
+    capfd.readouterr()
 
 
 @pytest.mark.distributed

@@ -75,6 +75,10 @@ def test_a_run_and_its_continuation_write_each_figure_once(run_file, capfd):
     known = (row.tokens_per_s, row.clips_per_s, row.mfu, row.peak_memory_bytes, row.idle_ratio)
     assert all(figure is not None and figure > 0.0 for figure in known)
     assert row.clips == 4
+    for each in read_metrics(run_dir).train:  # a rate is over all seconds that training took
+        assert None not in (each.tokens, each.step_s, each.period_s)
+        assert each.period_s > each.step_s
+        assert each.tokens_per_s == pytest.approx(each.tokens / each.period_s)
     assert (row.trimmed, row.rejected) == (2, 0)
     assert row.load_share is not None
     assert 0.0 <= row.load_share < 1.0

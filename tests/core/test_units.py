@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arachne.core.units import bytes_text, count_text, seconds_text, step_text
+from arachne.core.units import (
+    bytes_text,
+    count_text,
+    names_text,
+    number_text,
+    seconds_text,
+    step_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +72,17 @@ def test_counts_have_the_right_noun():
 
 def test_steps_are_named_from_1_as_progress_counts_them():
     assert [step_text(index) for index in (0, 811)] == ["step 1", "step 812"]
+
+
+def test_of_many_names_the_first_are_told():
+    assert [names_text(list("abcde")[:count]) for count in (0, 1, 3, 5)] == [
+        *("nothing", "a", "a, b, c"),
+        "a, b, c and 2 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1"), (1.0, "1"), (19570.31, "19570.31"), (1000.0001, "1000.0001")]
+)
+def test_a_number_that_is_compared_keeps_its_digits(number: float, text: str) -> None:
+    assert number_text(number) == text

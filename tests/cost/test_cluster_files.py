@@ -8,6 +8,7 @@ from arachne.core.errors import ConfigError
 from arachne.cost.cluster_files import (
     cluster_file_text,
     cluster_names,
+    cluster_on_machines,
     load_cluster,
     machine_cluster,
 )
@@ -234,3 +235,29 @@ def test_this_machine_is_described_by_its_ranks():
     assert (cluster.device.name, cluster.device.memory_bytes) == ("mine", 1e9)
     with pytest.raises(ConfigError, match="5 ranks do not fill machines of 2"):
         machine_cluster(5, ranks_per_node=2)
+
+
+def test_a_machine_has_nodes_of_its_own_whatever_the_files_are():
+    as_they_are = cluster_on_machines("h100", (8, 8))
+    assert as_they_are == load_cluster("h100x16")
+    half = cluster_on_machines("h100", (4, 4, 4))
+    assert (half.num_nodes, half.gpus_per_node, half.name) == (3, 4, "h100x12")
+    assert [half.node_of(rank) for rank in (3, 4, 11)] == [0, 1, 2]
+    large = cluster_on_machines("h100", (16, 16))
+    assert (large.num_nodes, large.gpus_per_node) == (4, 8)
+
+
+def test_unequal_machines_are_several_nodes_each_which_promise_no_more_than_there_is(
+    tmp_path: Path,
+):
+    speeds = (1.0, 0.5, 1.0, 0.25)
+    mine = replace(load_cluster("h100x4"), nics_per_node=2, speeds=speeds)
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_file_text(mine, comment="x"))
+
+    cluster = cluster_on_machines(str(path), (2, 4))
+
+    assert (cluster.num_nodes, cluster.gpus_per_node, cluster.nics_per_node) == (3, 2, 1)
+    assert cluster.speeds == (*speeds[:2], *speeds)
+    assert cluster.link_within((1, 2)) == cluster.inter_node, "on two machines"
+    assert cluster_on_machines(str(path), (1, 2)).gpus_per_node == 1

@@ -30,6 +30,13 @@ def test_where_every_rank_needs_a_head_ulysses_groups_are_no_larger_than_the_hea
     assert CostOptions(needs_heads=True).rings(4, 4) == (1,)
 
 
+def test_degrees_are_limited_by_heads_where_each_rank_needs_one_and_no_ring_runs():
+    assert CostOptions(needs_heads=True).is_limited_by_heads
+    assert CostOptions(ring="auto", needs_heads=True, can_ring=False).is_limited_by_heads
+    assert not CostOptions(ring="auto", needs_heads=True).is_limited_by_heads
+    assert not CostOptions().is_limited_by_heads
+
+
 @pytest.mark.parametrize(
     ("gpus", "inside"),
     [

@@ -213,3 +213,11 @@ def test_merging_the_parts_of_a_ring_takes_time():
     assert ring_s - whole_s == pytest.approx(
         merged_bytes / costs.cluster.device.memory_bytes_per_s, rel=1e-6
     )
+
+
+def test_joint_attention_takes_no_more_ranks_than_there_are_text_tokens() -> None:
+    costs = costs_of("cpux8", model=replace(SMALL, family="mochi", text_tokens=3))
+    assert costs.launch_cost(cascade(64), gpus(2)).fits
+    assert not costs.launch_cost(cascade(64), gpus(4)).fits
+    alone = costs_of("cpux8", model=replace(SMALL, text_tokens=3))
+    assert alone.launch_cost(cascade(64), gpus(4)).fits

@@ -274,6 +274,23 @@ def _joined(path: Path, *, second: Look) -> None:
     path.write_bytes(b"".join(parts))
 
 
+def _clock_set_back(path: Path) -> None:
+    """Two recordings of a transport stream, joined, whose packets are counted on.
+
+    Source of the header's bits: ISO/IEC 13818-1, 2.4.3.2.
+    """
+    _joined(path, second=Look())
+    content, counts = bytearray(path.read_bytes()), dict[int, int]()
+    for at in range(0, len(content), 188):
+        stream, has_payload = (content[at + 1] & 31, content[at + 2]), content[at + 3] & 16
+        if has_payload:
+            key = stream[0] << 8 | stream[1]
+            count = counts.get(key, 0)
+            content[at + 3] = content[at + 3] & 0xF0 | count
+            counts[key] = (count + 1) % 16
+    path.write_bytes(content)
+
+
 def _interlaced(path: Path) -> None:
     look = Look(codec="mpeg2video", fps=Fraction(25), codec_options=(("flags", "+ildct+ilme"),))
     write_ramp(path, 30, look)
@@ -508,6 +525,20 @@ CLOCKS = (
         "64x48x17",
         "30f@25 → 19f@16 → 17",
         _at(25, 17),
+    ),
+    _kept(
+        "set-back.ts",
+        "M10",
+        _clock_set_back,
+        "64x48x33",
+        "40f@16",
+        [at if at < 20 else at - 20 for at in range(33)],
+    ),
+    _bad(
+        "aspects.h264",
+        "M10",
+        lambda path: _joined(path, second=Look(pixel_aspect=Fraction(2))),
+        "frames change from 64x48 to 128x48",
     ),
     _kept(
         "joined.h264",

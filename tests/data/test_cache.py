@@ -1,4 +1,5 @@
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,10 +8,9 @@ import pytest
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
-from arachne.core.errors import DataError
+from arachne.core.errors import DamagedFileError, DataError
 from arachne.data import atomic_file
 from arachne.data.cache import (
-    DamagedArrayError,
     LatentCache,
     check_cache,
     first_frame_key,
@@ -91,6 +91,24 @@ def test_each_flipped_byte_is_found(cache: LatentCache) -> None:
             cache.get(KEY)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "end"),
+    [("null", "80"), ("[]", "80"), ('{"key": 1}', "80"), ("{}", "1e400"), ("{}", "[" * 5000)],
+)
+def test_headers_that_no_writer_writes_count_as_absent(
+    cache: LatentCache, metadata: str, end: str
+) -> None:
+    cache.put(KEY, np.ones(20, np.float32))
+    shape = '"dtype": "F32", "shape": [20]'
+    header = f'{{"__metadata__": {metadata}, "array": {{{shape}, "data_offsets": [0, {end}]}}}}'
+    packed = header.encode()
+    cache.path_of(KEY).write_bytes(struct.pack("<Q", len(packed)) + packed + bytes(80))
+    assert not cache.has(KEY)
+    assert cache.frames_of(KEY) is None
+    with pytest.raises(DataError, match="damaged"):
+        cache.get(KEY)
+
+
 def test_a_missing_array_is_told_from_a_damaged_one(cache: LatentCache) -> None:
     with pytest.raises(DataError, match=r"no cached array .*; train again to encode it"):
         cache.get(KEY)
@@ -102,7 +120,7 @@ def test_a_pipe_in_the_place_of_an_array_keeps_nobody_waiting(cache: LatentCache
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
     assert not cache.has(KEY)
-    with pytest.raises(DamagedArrayError):
+    with pytest.raises(DamagedFileError):
         cache.get(KEY)
     cache.put(KEY, np.ones(3))
     assert np.array_equal(cache.get(KEY), np.ones(3))
@@ -183,3 +201,16 @@ def test_equal_arrays_are_equal_files(cache: LatentCache) -> None:
         cache.put(KEY, np.ones(3, np.float32))
         contents.add(cache.path_of(KEY).read_bytes())
     assert len(contents) == 1
+
+
+def test_only_leftovers_of_our_own_are_deleted(tmp_path: Path) -> None:
+    ours = tmp_path / "ab" / f".{KEY}.safetensors.{'0a' * 16}.tmp"
+    young = ours.with_name(f".{KEY}.safetensors.{'0b' * 16}.tmp")
+    theirs = tmp_path / ".notes.tmp"
+    ours.parent.mkdir()
+    for path in (ours, young, theirs):
+        path.touch()
+    for path in (ours, theirs):
+        os.utime(path, (0, 0))
+    atomic_file.remove_leftovers(tmp_path)
+    assert (ours.exists(), young.exists(), theirs.exists()) == (False, True, True)

@@ -5,6 +5,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_sharer
 from pathlib import Path
 
 import numpy as np
@@ -88,22 +89,26 @@ def test_a_decoder_that_is_killed_once_is_started_again(root: Path) -> None:
 
 
 def test_a_clip_with_which_two_decoders_ended_is_refused(root: Path) -> None:
-    def kill_all(is_over: Callable[[], bool]) -> None:
+    def kill_all(decoder: GuardedDecoder, is_over: Callable[[], bool]) -> None:
         while not is_over():
-            kill_decoders()
+            process = decoder._process  # `active_children` would take its exit code away
+            if process is not None:
+                process.kill()
             time.sleep(0.001)
 
     # So long that no decoder is done between two kills.
     look = Look(width=832, height=480)
     write_video(root / "long.mp4", grey_frames([99] * 100, look), look)
     over = threading.Event()
-    killer = threading.Thread(target=kill_all, args=(over.is_set,))
     with GuardedDecoder(time_limit_s=60.0) as decoder:
+        killer = threading.Thread(target=kill_all, args=(decoder, over.is_set))
         decoder.start(job(root, "long.mp4", Bucket(width=832, height=480, frames=97)))
         killer.start()
-        refusal = decoder.result()
-        over.set()
-        killer.join()
+        try:
+            refusal = decoder.result()
+        finally:
+            over.set()
+            killer.join()
         assert refusal == Refusal(
             reason="decoding it ended the process twice (SIGKILL)", is_lasting=True
         )
@@ -114,14 +119,23 @@ def test_why_a_decoder_could_not_be_started_is_not_hidden(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: int) -> None:
-        raise OSError("AF_UNIX path too long")
+        raise OSError("Too many open files")
 
     monkeypatch.setattr(guarded_decoder, "DupFd", refused)
     with (
-        pytest.raises(OSError, match="path too long"),
+        pytest.raises(OSError, match="Too many open files"),
         GuardedDecoder(time_limit_s=60.0) as decoder,
     ):
         decoder.start(job(root, "a.mp4"))
+
+
+def test_it_needs_no_socket_whose_path_the_temporary_folder_could_make_too_long(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource_sharer.stop()  # of another test
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", "/" + 150 * "t")
+    with GuardedDecoder(time_limit_s=60.0) as decoder:
+        assert isinstance(decoded(decoder, job(root, "a.mp4")), np.ndarray)
 
 
 def test_a_frame_takes_the_memory_of_the_one_before(root: Path) -> None:

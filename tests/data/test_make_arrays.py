@@ -13,7 +13,7 @@ from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger, LedgerRow
-from arachne.data.cache import LatentCache
+from arachne.data.cache import LatentCache, text_key
 from arachne.data.inspect import inspect_dataset
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Store
@@ -326,3 +326,44 @@ def test_a_full_disk_ends_the_work_and_gives_up_its_claims(
     with pytest.raises(DataError, match="No space left"):
         make(workshop, inspected(root).rows)
     assert not any(workshop.store.claims_dir.iterdir())
+
+
+def test_a_damaged_array_of_no_words_goes_and_is_made_again(root: Path, workshop: Workshop) -> None:
+    rows = inspected(root).rows
+    store = workshop.store
+    store.tidy()
+    make(workshop, rows)
+    key = text_key("", "length-1")
+    needed = store.cache.get(key)
+    path = store.cache.path_of(key)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert store.cache.has(key), "only its bytes tell"
+    store.tidy()
+    assert [piece.is_own for piece in make(workshop, rows)].count(True) == 1
+    assert np.array_equal(store.cache.get(key), needed)
+    store.tidy()
+    assert not any(piece.is_own for piece in make(workshop, rows))
+
+
+class NoNumbersEncoder(SeeingEncoder):
+    """Gives no numbers, as an encoder with damaged weights does."""
+
+    def encode(self, caption: str, /) -> np.ndarray:
+        return super().encode(caption) * np.float32(np.nan)
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_token_states_that_are_not_finite_end_the_work(
+    root: Path, workshop: Workshop, sees: bool
+) -> None:
+    rows = inspected(root).rows
+    broken = with_encoders(workshop, MeanEncoder(), NoNumbersEncoder(fingerprint="nan"))
+    pieces = broken.store.pieces(rows)
+    if sees:
+        broken = replace(broken, store=replace(broken.store, text_sees_clip=True))
+        pieces = broken.store.pieces(rows)[2:]
+    with pytest.raises(DataError, match=r"not finite, so its weights are damaged; name another"):
+        make_arrays(broken, pieces, lambda _: None)
+    assert not any(broken.store.cache.has(piece.key) for piece in pieces[:1])

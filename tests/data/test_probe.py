@@ -168,6 +168,24 @@ def test_what_is_no_video_is_refused(tmp_path: Path, content: bytes, message: st
         probe(path)
 
 
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_a_transport_stream_of_few_packets_is_one(tmp_path: Path, codec: str, count: int) -> None:
+    look = Look(codec=codec, fps=Fraction(25))
+    path = write_ramp(tmp_path / "a.ts", count, look)
+    assert path.stat().st_size < 8000  # FFmpeg by itself fails on some, and mistakes others
+    assert probe(path).num_frames == count
+    with opened_video(whole_file(path)) as (container, _):
+        assert container.format.name == "mpegts"
+
+
+def test_a_transport_stream_that_ends_early_is_not_said_to_lack_an_index(tmp_path: Path) -> None:
+    path = write_ramp(tmp_path / "a.ts", 1, Look(codec="mpeg2video", fps=Fraction(25)))
+    path.write_bytes(path.read_bytes()[:470])
+    with pytest.raises(DataError, match="cut short: it ends before a whole frame of video"):
+        probe(path)
+
+
 def test_a_jpeg_named_mp4_is_a_still(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     Image.new("RGB", (80, 60)).save(path, "JPEG")

@@ -150,24 +150,95 @@ def test_open_sora(tmp_path: Path) -> None:
     assert read_clips(tmp_path, "error") == (Clip(path="clips/a.mp4", caption="a cat"),)
 
 
-def test_koala_36m(tmp_path: Path) -> None:
-    _media(tmp_path, "videos/abc_1.webm")
-    _write(
-        tmp_path,
-        "Koala_36M.csv",
-        "videoID,url,timestamp,caption,clarity_score,aesthetic_score,motion_score,"
-        "video_training_suitability_score\n"
-        "abc_1,https://example.org/abc,\"['0:00:10.250', '0:00:15.500']\",a cat,0.9,4.1,2.0,3.3\n"
-        "xyz,https://example.org/xyz,\"['0:01:00.000', '0:01:02.000']\",a dog,0.9,4.1,2.0,3.3\n",
+KOALA = (
+    "videoID,url,timestamp,caption,clarity_score,aesthetic_score,motion_score,"
+    "video_training_suitability_score\n"
+)
+SOURCE = "w_HPjTkEU_7"
+"""The id of a video of YouTube may look like that of a clip."""
+
+
+def _koala(*numbers: int, source: str = SOURCE) -> str:
+    return KOALA + "".join(
+        f"{source}_{n},https://example.org/{source},\"['0:00:{n:02}.250', '0:00:{n + 5:02}.5']\","
+        f"scene {n},0.9,4.1,2.0,3.3\n"
+        for n in numbers
     )
-    assert read_clips(tmp_path, "error") == (
+
+
+def test_koala_36m_beside_whole_videos_lists_spans_of_them(tmp_path: Path) -> None:
+    _media(tmp_path, f"videos/{SOURCE}.webm")
+    _write(tmp_path, "Koala_36M_1.csv", _koala(3, 12))
+    assert read_clips(tmp_path, "error") == tuple(
         Clip(
-            path="videos/abc_1.webm",
-            caption="a cat",
-            span=TimeSpan(start_s=10.25, end_s=15.5),
-        ),
-        Clip(path="xyz.mp4", caption="a dog", span=TimeSpan(start_s=60.0, end_s=62.0)),
+            path=f"videos/{SOURCE}.webm",
+            caption=f"scene {n}",
+            span=TimeSpan(start_s=n + 0.25, end_s=n + 5.5),
+        )
+        for n in (3, 12)
     )
+
+
+def test_koala_36m_beside_its_clips_lists_these_whole(tmp_path: Path) -> None:
+    _media(tmp_path, f"{SOURCE}_3.mp4", f"{SOURCE}.mp4")
+    _write(tmp_path, "Koala_36M_1.csv", _koala(3, 12))
+    clip, span = read_clips(tmp_path, "error")
+    assert clip == Clip(path=f"{SOURCE}_3.mp4", caption="scene 3")
+    assert (span.path, span.span) == (f"{SOURCE}.mp4", TimeSpan(start_s=12.25, end_s=17.5))
+
+
+def test_a_koala_clip_of_which_no_file_is_there_is_rejected_by_its_id(tmp_path: Path) -> None:
+    _write(tmp_path, "Koala_36M_1.csv", _koala(3))
+    (row,) = inspect_dataset(tmp_path, RULES, WAN, "error", 1).rows
+    assert row.reason == f"path '{SOURCE}_3.mp4' is not a file in the dataset's folder"
+
+
+def test_a_clip_without_times_is_not_its_whole_source_video(tmp_path: Path) -> None:
+    _media(tmp_path, f"{SOURCE}.mp4")
+    _write(tmp_path, "koala.csv", f"videoID,caption\n{SOURCE}_3,a cat\n")
+    assert [clip.path for clip in read_clips(tmp_path, "error")] == [f"{SOURCE}_3.mp4"]
+
+
+@pytest.mark.parametrize("source", ["abc_1", SOURCE])
+def test_an_id_that_only_looks_like_a_clips_names_a_source_video(
+    tmp_path: Path, source: str
+) -> None:
+    _media(tmp_path, f"{source}.mp4")
+    _write(tmp_path, "a.csv", f"videoID,timestamp,caption\n{source},\"['0:01', '0:02']\",a cat\n")
+    assert read_clips(tmp_path, "error") == (
+        Clip(path=f"{source}.mp4", caption="a cat", span=TimeSpan(start_s=1.0, end_s=2.0)),
+    )
+
+
+def test_the_tables_of_one_dataset_count_together_in_the_order_of_their_numbers(
+    tmp_path: Path,
+) -> None:
+    for number in range(1, 11):
+        _write(tmp_path, f"Koala_36M_{number}.csv", _koala(number))
+    assert detected_layout(tmp_path).name == "10 tables Koala_36M_1.csv to Koala_36M_10.csv"
+    captions = [clip.caption for clip in read_clips(tmp_path, "error")]
+    assert captions == [f"scene {number}" for number in range(1, 11)]
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"a_1.csv": "video,caption\n", "a_2.csv": "video,text\n"},
+        {"a_1.csv": "video,caption\n", "a_3.csv": "video,caption\n"},
+        {"a_2023.csv": "video,caption\n", "a_2024.csv": "video,caption\n"},
+        {"a_1.csv": "video,caption\n", "b_2.csv": "video,caption\n"},
+        {"a_1.csv": "video,caption\n", "a_2.jsonl": ""},
+        {"a_1.csv": "video,caption\n", "a_01.csv": "video,caption\n"},
+        {"a_0.csv": "video\n", "a_1.csv": "video\n", "a.csv": "video\n"},
+    ],
+)
+def test_tables_that_may_be_versions_of_each_other_are_refused(
+    tmp_path: Path, tables: dict[str, str]
+) -> None:
+    for name, text in tables.items():
+        _write(tmp_path, name, text)
+    with pytest.raises(DataError, match=rf"holds {len(tables)} tables: .*; name the one"):
+        read_clips(tmp_path, "error")
 
 
 def test_panda_70m_has_a_list_of_clips_in_each_row(tmp_path: Path) -> None:
@@ -201,18 +272,53 @@ def test_spans_may_be_decimals(tmp_path: Path) -> None:
     assert clip.span == TimeSpan(start_s=0.5, end_s=1.25)
 
 
-def test_miradata_uses_the_dense_caption(tmp_path: Path) -> None:
-    _media(tmp_path, "raw/000.mp4")
-    _write(
-        tmp_path,
-        "miradata.csv",
-        "index,video_id,start_frame,end_frame,main_object_caption,background_caption,"
-        "style_caption,camera_caption,short_caption,dense_caption,fps,start_timestep,end_timestep\n"
-        "0,000,240,4800,x,x,x,x,short,dense words,24.0,00:00:10.000,00:03:20.000\n",
+MIRA = (
+    "index,video_id,start_frame,end_frame,main_object_caption,background_caption,"
+    "style_caption,camera_caption,short_caption,dense_caption,fps,start_timestep,end_timestep\n"
+)
+MIRA_ROW = (
+    "000000008783_AJp_ANXoGoM-000114,AJp_ANXoGoM,163272,166872,x,x,x,x,short,dense words,{fps},"
+    "1:30:42,1:32:42\n"
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "raw_video/000000008/000000008783_AJp_ANXoGoM.mp4",
+        "AJp_ANXoGoM.mp4",
+    ],
+)
+def test_miradata_uses_the_dense_caption_and_exact_times_of_the_source_video(
+    tmp_path: Path, path: str
+) -> None:
+    _media(tmp_path, path)
+    _write(tmp_path, "miradata.csv", MIRA + MIRA_ROW.format(fps=30) + MIRA_ROW.format(fps=""))
+    exact, rounded = read_clips(tmp_path, "error")
+    assert exact == Clip(
+        path=path, caption="dense words", span=TimeSpan(start_s=5442.4, end_s=5562.4)
     )
-    assert read_clips(tmp_path, "error") == (
-        Clip(path="raw/000.mp4", caption="dense words", span=TimeSpan(start_s=10.0, end_s=200.0)),
-    )
+    assert rounded.span == TimeSpan(start_s=5442.0, end_s=5562.0)
+
+
+def test_clips_that_miradatas_tool_has_cut_train_whole(tmp_path: Path) -> None:
+    cut = "clip_video/000000008/000000008783_AJp_ANXoGoM-000114.mp4"
+    _media(tmp_path, "raw_video/000000008/000000008783_AJp_ANXoGoM.mp4", cut)
+    _write(tmp_path, "miradata.csv", MIRA + MIRA_ROW.format(fps=30))
+    assert read_clips(tmp_path, "error") == (Clip(path=cut, caption="dense words"),)
+
+
+def test_an_index_that_counts_rows_names_no_file(tmp_path: Path) -> None:
+    _media(tmp_path, "0.mp4", "000.mp4")
+    _write(tmp_path, "a.csv", "index,video_id,caption,start,end\n0,000,a cat,1,2\n")
+    assert [clip.path for clip in read_clips(tmp_path, "error")] == ["000.mp4"]
+
+
+@pytest.mark.parametrize("fps", ["0", "fast", "1e-320"])
+def test_frames_that_are_no_times_are_refused(tmp_path: Path, fps: str) -> None:
+    _write(tmp_path, "miradata.csv", MIRA + MIRA_ROW.format(fps=fps))
+    with pytest.raises(DataError, match=r"line 2 .*(write numbers|write seconds)"):
+        read_clips(tmp_path, "error")
 
 
 def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
@@ -246,6 +352,19 @@ def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
             r"holds prompts\.txt and captions\.txt beside",
         ),
         ({"koala.csv": "videoID,timestamp\na,\"['0:01']\"\n"}, r"has 1 times in 'timestamp'"),
+        ({"koala.csv": "videoID,timestamp\na,{[1]}\n"}, r"line 2 .*'\{\[1\]\}' where a list is"),
+        (
+            {"koala.csv": f"videoID,timestamp\na,0x{'f' * 5000}\n"},
+            r"line 2 .* has a number of thousands of digits, .* where a list is needed",
+        ),
+        (
+            {"koala.csv": f'videoID,timestamp\na,"[0x{"f" * 5000}, 2]"\n'},
+            r"line 2 .* has span a number of thousands of digits, .* to 2; write seconds",
+        ),
+        (
+            {"panda.csv": f'videoID,timestamp,caption\na,"[[1, 2]]","[0x{"f" * 5000}]"\n'},
+            r"line 2 .* has a number of thousands of digits, .* as its caption",
+        ),
         ({"koala.csv": "videoID,timestamp\na,soon\n"}, r"'soon' where a list is needed"),
         ({"koala.csv": 'videoID,timestamp\na,"[[1, 2, 3]]"\n'}, r"a span of 3 times"),
         (

@@ -226,7 +226,7 @@ def test_captions_that_are_links_are_not_read(tmp_path: Path) -> None:
         ("a.json", "{", r"s\.tar/a\.json is not JSON"),
         ("a.json", "[" * 100_000, r"s\.tar/a\.json is not JSON"),
         ("a.json", "[]", r"s\.tar/a\.json is not an object"),
-        ("a.json", '{"caption": ["x"]}', r"has \['x'\] as its caption"),
+        ("a.json", '{"caption": ["x", 7]}', r"has 7 as its caption"),
         ("a.txt", b"caf\xe9", r"'s\.tar/a\.txt' is not UTF-8"),
         ("a.txt", "x" * (2**20 + 1), r"1,048,577 bytes; too long for a caption"),
     ],
@@ -241,6 +241,40 @@ def test_a_clip_whose_caption_cannot_be_read_is_rejected_and_the_others_go_on(
     assert re.search(message, bad.reason)
     assert (good.clip.path, good.clip.caption) == ("s.tar/ok.mp4", "words")
     assert good.status != "rejected"
+
+
+@pytest.mark.parametrize(
+    ("members", "captions"),
+    [
+        ({"k.txt": "one", "k.2.txt": "two", "k.3.txt": "three", "k.5.txt": "five"}, 3),
+        ({"k.txt": "one", "k.2.txt": "two", "k.json": '{"caption": "not this one"}'}, 2),
+        ({"k.txt": "one", "k.2.txt": "of another", "k.2.jpg": "", "k.3.txt": "its second"}, 1),
+        ({"k.json": '{"caption": ["one", "", "two "]}'}, 2),
+        ({"k.json": '{"caption": "one", "caption_2": "two", "caption_4": "four"}'}, 2),
+        ({"k.json": '{"caption": null, "text": "one"}'}, 1),
+        ({"k.json": '{"caption": " ", "prompt": [], "text": "one"}'}, 1),
+        ({"k.txt": "\n", "k.json": '{"caption": "one"}'}, 1),
+        ({"k.v2.txt": "", "k.v2.json": "{}", "k.txt": "one"}, 1),
+    ],
+)
+def test_captions_of_a_sample_are_all_that_say_anything(
+    tmp_path: Path, members: dict[str, str], captions: int
+) -> None:
+    name = "k.v2.mp4" if "k.v2.txt" in members else "k.mp4"
+    _shard(tmp_path / "s.tar", {name: b"", **members})
+    clips = {clip.path: clip.captions for clip in read_clips(tmp_path, "empty")}
+    assert clips[f"s.tar/{name}"] == ("one", "two", "three")[:captions]
+
+
+def test_a_shard_of_zeros_alone_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "0.tar").write_bytes(bytes(10240))
+    _shard(tmp_path / "1.tar", {"a.png": b"", "a.txt": "a cat"})
+    empty, clip = read_clips(tmp_path, "error")
+    assert (clip.caption, clip.fault) == ("a cat", "")
+    assert (empty.path, empty.fault) == (
+        "0.tar",
+        "the shard is empty: it has no member; write it again, or remove it",
+    )
 
 
 @pytest.mark.parametrize(("name", "content"), [("b.txt", "x"), ("a.json", '{"url": "x"}')])
@@ -300,6 +334,22 @@ def test_a_long_name_cannot_claim_gigabytes(tmp_path: Path) -> None:
     (row,) = _inspect(tmp_path).rows
     assert "a header of 8,589,934,592 bytes" in row.reason
     assert time.monotonic() - begin_s < 5.0
+
+
+@pytest.mark.parametrize("num_bytes", [10**15, 2**62, 2**63])
+def test_a_member_that_is_larger_than_any_file_is_rejected(tmp_path: Path, num_bytes: int) -> None:
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("a.png"))
+        info = tarfile.TarInfo("b.png")
+        info.size = num_bytes
+        tar.fileobj.write(info.tobuf(tarfile.GNU_FORMAT))  # pyright: ignore[reportOptionalMemberAccess]
+    rows = _inspect(tmp_path).rows
+    assert [row.clip.name for row in rows] in (
+        ["s.tar/a.png", "s.tar/b.png", "s.tar"],
+        ["s.tar/a.png", "s.tar"],
+    )
+    assert "damaged or cut short after member" in rows[-1].reason
 
 
 def test_a_shard_of_too_many_members_says_so(

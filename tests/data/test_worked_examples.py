@@ -15,6 +15,7 @@ _FENCE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LAYOUTS = [
     "table metadata.csv",
     "table OpenVid-1M.csv",
+    "2 tables Koala_36M_1.csv to Koala_36M_2.csv",
     "lists videos.txt and prompts.txt",
     "shard shard-000.tar",
     "1 sharded table data/train-*",

@@ -2,6 +2,7 @@
 
 import itertools
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from arachne.core.errors import ConfigError
 from arachne.core.launch_mode import LaunchMode
 from arachne.cost.training_state import lora_weights
+from arachne.models.diffusers_module import build_transformer
 from arachne.models.lora import (
     AdapterOptions,
     adapter_targets,
@@ -22,7 +24,7 @@ from arachne.models.lora import (
 from arachne.runtime import collectives
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.sequence_parallel import install, sequence_parallel
-from tests.models.tiny_transformers import tiny_inputs, tiny_transformer
+from tests.models.tiny_transformers import tiny_inputs, tiny_shape, tiny_transformer
 from tests.runtime.rank_groups import open_groups
 from tests.runtime.tiny_wan import float64_everywhere
 
@@ -31,9 +33,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks 
 OPTIONS = AdapterOptions(rank=2, alpha=6.0)
 
 
-def adapted(family="wan", targets="attention+ffn", options=OPTIONS, dtype=torch.float64, seed=7):
+def adapted(
+    family="wan",
+    targets="attention+ffn",
+    options=OPTIONS,
+    dtype=torch.float64,
+    *,
+    seed=7,
+    text_tokens=5,
+):
     """A tiny transformer whose adapters have learned something."""
-    model = tiny_transformer(family, dtype)
+    shape = replace(tiny_shape(family), text_tokens=text_tokens)
+    model = build_transformer(shape, dtype=dtype, seed=0)
     names = adapter_targets(model.module, model.layout, targets, model.family.frozen)
     add_adapters(model.module, names, options, seed=seed)
     learn(model.module)
@@ -175,19 +186,24 @@ CASES = [
 ]
 
 
-def errors_of_splits(world):
+WIDE_CASES = [("wan", "all-linear", True), ("hunyuan_video", "all-linear", False)]
+"""Of groups of more ranks than there are heads, some of which hold none."""
+
+
+def errors_of_splits(world, cases):
     """By case, ring and recomputed blocks: error of the adapters' gradient over its norm."""
     _, groups = open_groups(world)
     errors = {}
     with float64_everywhere():
-        for case, (family, targets, use_dora) in enumerate(CASES):
+        for case, (family, targets, use_dora) in enumerate(cases):
             options = AdapterOptions(rank=2, alpha=6.0, use_dora=use_dora)
             errors |= _errors_of_case(world, groups.world, case, (family, targets, options))
     return errors
 
 
 def _errors_of_case(world, group, case, arguments):
-    model = adapted(*arguments)
+    # Joint attention needs a word on each rank.
+    model = adapted(*arguments, text_tokens=max(5, world.size + 1))
     parameters = [p for p in model.module.parameters() if p.requires_grad]
 
     def loss(num_clips):
@@ -215,8 +231,18 @@ def _errors_of_case(world, group, case, arguments):
 @pytest.mark.distributed
 @pytest.mark.parametrize(("world_size", "num_rings"), [(1, 1), (2, 2), (3, 2)])
 def test_any_split_has_the_adapters_gradient_of_one_process(world_size, num_rings):
-    for errors in run_ranks(world_size, errors_of_splits, timeout_s=60.0):
+    for errors in run_ranks(world_size, errors_of_splits, (CASES,), timeout_s=60.0):
         assert len(errors) == len(CASES) * num_rings * 2
+        assert max(errors.values()) < 1e-12, errors
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("world_size", "num_rings"), [(5, 2), (6, 4), (8, 4)])
+def test_so_has_a_split_over_more_ranks_than_heads(world_size, num_rings):
+    for errors in run_ranks(world_size, errors_of_splits, (WIDE_CASES,), timeout_s=120.0):
+        assert len(errors) == len(WIDE_CASES) * num_rings * 2
         assert max(errors.values()) < 1e-12, errors
 
 

@@ -264,6 +264,9 @@ def test_what_is_no_lora_file_is_refused(tmp_path):
         ("[]", "the settings of .* are no table"),
         ('{"lora_alpha": "6"}', "has lora_alpha = '6'; needed is a number above 0"),
         ('{"lora_alpha": null}', "has lora_alpha = None; needed is a number above 0"),
+        ('{"lora_alpha": true}', "has lora_alpha = True; needed is a number above 0"),
+        ('{"peft_type": "LOHA"}', "has peft_type = 'LOHA'; only LORA is read"),
+        ('{"lora_alpha": 6, "use_dora": true}', "has use_dora = true and no magnitude"),
         ('{"lora_alpha": Infinity}', "has lora_alpha = inf; needed is a number above 0"),
     ],
 )
@@ -281,6 +284,26 @@ def test_a_peft_file_that_was_renamed_keeps_the_alpha_beside_it(tmp_path):
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "mine.safetensors")
     model = adapted("wan", "attention", OURS, seed=9)
     load_adapters(model, str(tmp_path), OURS, setting="lora.init_from")
+    assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def test_settings_in_finetrainers_metadata_count(tmp_path):
+    trained = adapted("wan", "attention", THEIRS)
+    path = save_diffusers_lora(trained.module, THEIRS, tmp_path, torch.float64)
+    settings = json.dumps({"r": 2, "lora_alpha": 6, "init_lora_weights": True})
+    save_file(load_file(path), path, {"format": "pt", "lora_config": settings})
+    model = adapted("wan", "attention", OURS, seed=9)
+    load_adapters(model, str(path), OURS, setting="lora.init_from")
+    assert error(output_of(model), output_of(trained)) < 1e-12
+
+
+def test_alphas_may_be_whole_numbers(tmp_path):
+    trained = adapted("wan", "attention", THEIRS)
+    path = write_kohya(trained, tmp_path) / "kohya.safetensors"
+    tensors = load_file(path)
+    save_file({n: t.long() if n.endswith(".alpha") else t for n, t in tensors.items()}, path)
+    model = adapted("wan", "attention", OURS, seed=9)
+    load_adapters(model, str(path), OURS, setting="lora.init_from")
     assert error(output_of(model), output_of(trained)) < 1e-12
 
 

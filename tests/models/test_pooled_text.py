@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from arachne.core.errors import ConfigError
 from arachne.models.encoders import text_encoder_named
@@ -15,60 +14,12 @@ from arachne.models.hashed_text import HashedTextEncoder
 from arachne.models.pooled_text import PooledTextEncoder, open_pooler
 from arachne.trainer.run_encoders import run_text_encoder
 from arachne.trainer.settings.model import ModelSettings
-
-POOLED_SIZE = 20
-"""More than the 16 of a token's state, so that the pooled state takes two rows."""
-
-START, END = 127, 128
-
-
-def tokenizer_of(folder, *, adds_ends):
-    """Knows letters; CLIP's has a token at the start and one at the end, which also pads."""
-    words = {"<pad>": 0, "<unk>": 1} | {chr(code): code for code in range(2, 127)}
-    words |= {"<start>": START, "<end>": END}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    if adds_ends:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<start> $A <end>", special_tokens=[("<start>", START), ("<end>", END)]
-        )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<end>" if adds_ends else "<pad>",
-        unk_token="<unk>",
-        padding_side="right",
-    ).save_pretrained(folder)
+from tests.models.tiny_llava import POOLED_SIZE, save_tiny_llama
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Both encoders, tiny and random, in a pipeline's folder."""
-    root = tmp_path_factory.mktemp("hunyuan")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        language = transformers.LlamaConfig(
-            vocab_size=130,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=4,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            pad_token_id=0,
-        )
-        clip = transformers.CLIPTextConfig(
-            vocab_size=130,
-            hidden_size=POOLED_SIZE,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            eos_token_id=END,
-            bos_token_id=START,
-        )
-        transformers.LlamaModel(language).save_pretrained(root / "text_encoder")
-        transformers.CLIPTextModel(clip).save_pretrained(root / "text_encoder_2")
-    tokenizer_of(root / "tokenizer", adds_ends=False)
-    tokenizer_of(root / "tokenizer_2", adds_ends=True)
-    return root
+    return save_tiny_llama(tmp_path_factory.mktemp("hunyuan"))
 
 
 def opened(folder):

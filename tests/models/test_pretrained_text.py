@@ -240,6 +240,31 @@ def test_an_encoder_that_lacks_a_weight_is_refused_not_drawn_at_random(folder, t
         text_encoder_named(str(tmp_path / "copy"), 4).encode("a cat")
 
 
+@pytest.mark.parametrize(
+    ("stored", "named"),
+    [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8"), (torch.int64, "I64")],
+)
+def test_quantized_weights_are_refused_and_positions_are_no_weights(
+    folder, tmp_path, stored, named
+):
+    shutil.copytree(folder, tmp_path / "copy")
+    file = tmp_path / "copy" / "text_encoder" / "model.safetensors"
+    tensors = load_file(file)
+    positions = tensors | {"encoder.position_ids": torch.arange(3)}
+    save_file(positions, file, {"format": "pt"})
+    variant = {name: values.to(stored) for name, values in tensors.items()}
+    save_file(variant, file.with_name("model.small.safetensors"), {"format": "pt"})
+    needed = text_encoder_named(str(folder), 4).encode("a cat")
+    assert np.array_equal(text_encoder_named(str(tmp_path / "copy"), 4).encode("a cat"), needed)
+
+    file.with_name("model.small.safetensors").replace(file)
+    words = (
+        rf"model\.text_encoder '.*': 'model\.safetensors' has '.*' as {named}; needed are floats"
+    )
+    with pytest.raises(ConfigError, match=words):
+        text_encoder_named(str(tmp_path / "copy"), 4).encode("a cat")
+
+
 def test_captions_are_cleaned_as_wan_does():
     assert clean_caption(" a &amp;amp; b\n c ") == "a & b c"
 

@@ -6,6 +6,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
@@ -259,6 +260,50 @@ def test_folders_without_an_autoencoder_are_refused(tmp_path):
 def test_missing_weights_are_an_error_of_the_configuration(tmp_path):
     (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderKLWan", "base_dim": 4}')
     with pytest.raises(ConfigError, match="weights cannot be loaded"):
+        open_video_encoder(tmp_path).encode(_frames())
+
+
+def test_weights_of_8_bits_are_refused(folder, tmp_path):
+    shutil.copytree(folder / "vae", tmp_path / "vae")
+    file = tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
+    narrow = {name: values.to(torch.float8_e4m3fn) for name, values in load_file(file).items()}
+    save_file(narrow, file, {"format": "pt"})
+    with pytest.raises(
+        ConfigError, match=r"model\.video_encoder '.*has '.*' as F8_E4M3; needed are"
+    ):
+        open_video_encoder(tmp_path).encode(_frames())
+
+
+@pytest.mark.parametrize(
+    ("class_name", "option", "value", "needed"),
+    [
+        ("AutoencoderKLWan", "latents_mean", [0.0, 1.0, 1.0], "4 finite numbers;"),
+        ("AutoencoderKLWan", "latents_std", 1.0, "4 finite numbers above 0;"),
+        ("AutoencoderKLWan", "latents_std", [0.0, 1.0, 1.0, 1.0], "4 finite numbers above 0;"),
+        ("AutoencoderKLWan", "latents_std", [float("inf"), 1, 1, 1], "4 finite numbers above 0;"),
+        ("AutoencoderKLWan", "latents_std", [None, 1, 1, 1], "4 finite numbers above 0;"),
+        ("AutoencoderKLCogVideoX", "scaling_factor", 0.0, "1 finite number above 0;"),
+        ("AutoencoderKLCogVideoX", "scaling_factor", None, "1 finite number above 0;"),
+        ("AutoencoderKLCogVideoX", "scaling_factor", "0.7", "1 finite number above 0;"),
+        ("AutoencoderKLCogVideoX", "scaling_factor", [0.7], "1 finite number above 0;"),
+    ],
+)
+def test_latents_that_cannot_be_normalised_are_refused_before_any_weight_is_read(
+    folders, tmp_path, class_name, option, value, needed
+):
+    config = json.loads((folders[class_name] / "vae" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {option: value}))
+    words = rf"config\.json has {option} = .*, but its 4 latent channels need {needed}"
+    with pytest.raises(ConfigError, match=words):
+        open_video_encoder(tmp_path)
+
+
+def test_a_mean_that_only_the_class_gives_has_to_fit_too(folder, tmp_path):
+    shutil.copytree(folder / "vae", tmp_path / "vae")
+    config = json.loads((tmp_path / "vae" / "config.json").read_text())
+    del config["latents_mean"]
+    (tmp_path / "vae" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"latents_mean = .*, but its 4 latent channels need 4"):
         open_video_encoder(tmp_path).encode(_frames())
 
 

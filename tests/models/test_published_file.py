@@ -12,7 +12,12 @@ from arachne.models.diffusers_module import build_transformer, load_published_tr
 from arachne.models.published_file import HEAD_SIZE, published_shape
 from arachne.models.wan_names import published_name
 from tests.models.tiny_transformers import HEAD_SIZE as TINY_HEAD_SIZE
-from tests.models.tiny_transformers import tiny_inputs, tiny_shape, tiny_transformer
+from tests.models.tiny_transformers import (
+    refuse_memory,
+    tiny_inputs,
+    tiny_shape,
+    tiny_transformer,
+)
 
 
 @pytest.fixture
@@ -92,7 +97,23 @@ def test_a_file_of_image_to_video_is_found_to_be_one(tmp_path, sees_states):
         (lambda t: {n: t[n] for n in t if "_emb" not in n}, r"lacks 'patch_embedding\.weight'; it"),
         (
             lambda t: {n: v.to(torch.float8_e4m3fn) if v.dim() == 2 else v for n, v in t.items()},
-            r"as torch\.float8_e4m3fn of shape .*; needed are 16 bits",
+            r"as torch\.float8_e4m3fn of shape .*; needed are floats of 16 bits",
+        ),
+        (
+            lambda t: t | {"blocks.1.ffn.2.bias": t["blocks.1.ffn.2.bias"].int()},
+            r"has 'blocks\.1\.ffn\.2\.bias' as torch\.int32 of shape .*; needed are floats of 16",
+        ),
+        (
+            lambda t: t | {"blocks.0.self_attn.q.weight": torch.ones(())},
+            r"has 'blocks\.0\.self_attn\.q\.weight' of shape \(\); needed are 2 sides",
+        ),
+        (
+            lambda t: t | {"patch_embedding.weight": torch.ones(48)},
+            r"has 'patch_embedding\.weight' of shape \(48,\); needed are 5 sides",
+        ),
+        (
+            lambda t: t | {"blocks.1.ffn.2.bias": torch.ones(())},
+            r"has 'blocks\.1\.ffn\.2\.bias' as torch\.float32 of shape \(\); needed are floats",
         ),
         (lambda t: {"a": torch.ones(1)}, r"has no 'blocks\.0\.self_attn\.q\.weight', so it is no"),
     ],
@@ -100,6 +121,13 @@ def test_a_file_of_image_to_video_is_found_to_be_one(tmp_path, sees_states):
 def test_a_file_of_something_else_is_refused(file, change, words):
     with pytest.raises(ConfigError, match=words):
         loaded(rewritten(file, change))
+
+
+def test_a_file_is_refused_before_the_model_takes_memory(file, monkeypatch):
+    rewritten(file, lambda t: {n: t[n] for n in t if n != "blocks.1.ffn.2.bias"})
+    refuse_memory(monkeypatch)
+    with pytest.raises(ConfigError, match=r"lacks 'blocks\.1\.ffn\.2\.bias'"):
+        loaded(file)
 
 
 def test_what_is_no_file_of_the_family_is_refused(file):

@@ -5,16 +5,27 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from diffusers.loaders.single_file_model import SINGLE_FILE_LOADABLE_CLASSES
+from safetensors.torch import load_file, save_file
 
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
-from arachne.models.diffusers_module import diffusers_class, load_single_file_transformer
+from arachne.models.diffusers_module import (
+    build_transformer,
+    diffusers_class,
+    load_single_file_transformer,
+)
 from arachne.models.families import transformer_named
+from arachne.models.interface import FirstFrames
 from arachne.models.single_file import renamed
-from arachne.trainer.planning_shape import planning_shape
+from arachne.trainer.planning_shape import keeps_first_frame, planning_shape
 from arachne.trainer.settings.model import ModelSettings
-from tests.models.tiny_transformers import tiny_inputs, tiny_transformer
+from tests.models.tiny_transformers import (
+    refuse_memory,
+    tiny_inputs,
+    tiny_shape,
+    tiny_transformer,
+)
 
 LTX_NAMES = (
     (r"^proj_in", "patchify_proj"),
@@ -150,9 +161,15 @@ def hunyuan_names(tensors):
     return found | {name: torch.cat(values) for name, values in parts.items()}
 
 
-def test_hunyuan_videos_names_become_those_of_diffusers():
+HUNYUAN = family_named("hunyuan_video").presets["hunyuanvideo-13b"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"condition_channels": 17}, {"keeps_first_frame": True}], ids=str
+)
+def test_hunyuan_videos_names_become_those_of_diffusers(changes):
     family = transformer_named("hunyuan_video")
-    shape = family_named("hunyuan_video").presets["hunyuanvideo-13b"]
+    shape = replace(HUNYUAN, **changes)
     with torch.device("meta"):
         module = diffusers_class(family)(**family.options(shape))
     needed = {key: values.shape for key, values in module.state_dict().items()}
@@ -162,6 +179,97 @@ def test_hunyuan_videos_names_become_those_of_diffusers():
     assert not any("transformer_blocks" in key for key in published)
     found = renamed(family, published, "file")
     assert {key: values.shape for key, values in found.items()} == needed
+
+
+def hunyuan_file(path, channels):
+    save_file({"img_in.proj.weight": torch.zeros(3, channels, 1, 2, 2)}, path)
+    return ModelSettings(
+        family="hunyuan_video", preset="hunyuanvideo-13b", pretrained=str(path), image_to_video=True
+    )
+
+
+def test_hunyuan_videos_file_says_by_its_channels_how_it_sees_the_first_frame(tmp_path):
+    settings = hunyuan_file(tmp_path / "kept.safetensors", 16)
+    assert planning_shape(settings) == replace(HUNYUAN, keeps_first_frame=True)
+    assert keeps_first_frame(settings)
+    assert planning_shape(replace(settings, image_to_video=False)) == HUNYUAN
+
+    settings = hunyuan_file(tmp_path / "shown.safetensors", 33)
+    assert planning_shape(settings) == replace(HUNYUAN, condition_channels=17)
+    assert not keeps_first_frame(settings)
+    with pytest.raises(ConfigError, match=r"is a model of image to video; set model\.image_to_vid"):
+        planning_shape(replace(settings, image_to_video=False))
+
+    settings = hunyuan_file(tmp_path / "other.safetensors", 20)
+    with pytest.raises(
+        ConfigError, match=r"takes 20 channels, and model\.preset 'hunyuanvideo-13b'"
+    ):
+        planning_shape(settings)
+    save_file({"img_in.proj.weight": torch.zeros(())}, tmp_path / "flat.safetensors")
+    with pytest.raises(
+        ConfigError, match=r"has 'img_in\.proj\.weight' of shape \(\); needed are 5"
+    ):
+        planning_shape(replace(settings, pretrained=str(tmp_path / "flat.safetensors")))
+
+
+def test_a_file_of_token_replace_is_the_model_that_keeps_the_first_frame(tmp_path, monkeypatch):
+    shape = replace(tiny_shape("hunyuan_video"), keeps_first_frame=True)
+    model = build_transformer(shape, dtype=torch.float32, seed=0)
+
+    def back(checkpoint):  # diffusers' own knows the width of the published model alone
+        return {name.replace("img_in", "x_embedder"): v for name, v in checkpoint.items()}
+
+    monkeypatch.setitem(
+        SINGLE_FILE_LOADABLE_CLASSES[model.family.class_name], "checkpoint_mapping_fn", back
+    )
+    tensors = model.module.state_dict()
+    file = tmp_path / "model.safetensors"
+    save_file({name.replace("x_embedder", "img_in"): v for name, v in tensors.items()}, file)
+    found = load_single_file_transformer(shape, file, dtype=torch.float32)
+    assert found.layout == model.layout
+    latents, sigma, text = tiny_inputs(model, 2, torch.float32)
+    first = FirstFrames(latents=latents[:, :, :1])
+    with torch.no_grad():
+        assert torch.equal(
+            found.predict(latents, sigma, text, first), model.predict(latents, sigma, text, first)
+        )
+
+
+def test_a_file_is_refused_before_the_model_takes_memory(tmp_path, monkeypatch):
+    settings = hunyuan_file(tmp_path / "model.safetensors", 16)
+    refuse_memory(monkeypatch)
+    for shape in (planning_shape(settings), HUNYUAN):
+        with pytest.raises(ConfigError, match=r"lacks '.*' \(diffusers' name\), which does not"):
+            load_single_file_transformer(shape, settings.pretrained, dtype=torch.float32)
+
+
+def changed(tensors, name, values):
+    return tensors | {next(key for key in tensors if key.endswith(name)): values}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (torch.ones(()), r"as torch\.float32 of shape \(\); needed are floats of 16 bits or more"),
+        (torch.ones(4, dtype=torch.int32), r"as torch\.int32 of shape \(4,\); needed are floats"),
+    ],
+)
+def test_tensors_that_are_no_weights_are_refused(tmp_path, values, words):
+    model = tiny_transformer("ltx", torch.float32)
+    file = saved(model, tmp_path / "model.safetensors")
+    save_file(changed(load_file(file), "proj_out.bias", values), file)
+    with pytest.raises(ConfigError, match=words):
+        load_single_file_transformer(model.shape, file, dtype=torch.float32)
+
+
+def test_a_tensor_that_cannot_be_cut_is_no_hunyuan_video(tmp_path):
+    for name in ("single_blocks.0.linear1.weight", "double_blocks.0.img_attn_qkv.weight"):
+        file = tmp_path / "model.safetensors"
+        save_file({name: torch.ones(())}, file)
+        with pytest.raises(
+            ConfigError, match=r"is no hunyuan_video with its authors' names: (Dim|chu)"
+        ):
+            load_single_file_transformer(HUNYUAN, file, dtype=torch.float32)
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

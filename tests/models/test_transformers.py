@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -117,6 +118,23 @@ def test_a_saved_model_loads_with_its_shape_and_weights(tmp_path, name):
     torch.testing.assert_close(loaded.predict(*inputs), model.predict(*inputs))
     settings = ModelSettings(family=name, pretrained=str(tmp_path), text_tokens=5)
     assert planning_shape(settings) == model.shape
+
+
+@pytest.mark.parametrize("max_shard", ["5GB", "10KB"])
+@pytest.mark.parametrize(("stored", "named"), [(torch.int8, "I8"), (torch.float8_e5m2, "F8_E5M2")])
+def test_one_quantized_weight_of_a_folder_is_refused(tmp_path, max_shard, stored, named):
+    model = tiny_transformer("wan", torch.float32)
+    model.module.save_pretrained(tmp_path, max_shard_size=max_shard)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert (len(files) > 1) == (max_shard == "10KB")
+    name = "blocks.1.attn1.to_q.weight"
+    for file in files:
+        tensors = load_file(file)
+        if name in tensors:
+            save_file(tensors | {name: tensors[name].to(stored)}, file, {"format": "pt"})
+    words = rf"model\.pretrained '.*': '.*' has '{name}' as {named}; needed are floats of 16 bits"
+    with pytest.raises(ConfigError, match=words):
+        load_transformer("wan", tmp_path, dtype=torch.float32, text_tokens=5)
 
 
 @every_family

@@ -1,4 +1,4 @@
-"""HunyuanVideo's text encoders for image to video, tiny and random, as a pipeline's folder."""
+"""HunyuanVideo's text encoders, tiny and random, as a pipeline's folder."""
 
 from pathlib import Path
 
@@ -30,7 +30,37 @@ def save_tiny_llava(
         patch_size=6,
         projection_dim=4,
     )
-    language = transformers.LlamaConfig(
+    tokenizer = _tokenizer(folder / "tokenizer", adds_ends=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        llava = transformers.LlavaForConditionalGeneration(
+            transformers.LlavaConfig(
+                vision_config=vision,
+                text_config=_language(),
+                image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+                pad_token_id=0,
+            )
+        )
+        llava.save_pretrained(folder / "text_encoder")
+        _save_pooler(folder, pooled_size)
+    transformers.CLIPImageProcessorPil(
+        size={"shortest_edge": 18}, crop_size={"height": 18, "width": 18}, **processor
+    ).save_pretrained(folder / "image_processor")
+    return folder
+
+
+def save_tiny_llama(folder: Path) -> Path:
+    """The folder, of text to video."""
+    _tokenizer(folder / "tokenizer", adds_ends=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.LlamaModel(_language()).save_pretrained(folder / "text_encoder")
+        _save_pooler(folder, POOLED_SIZE)
+    return folder
+
+
+def _language() -> transformers.LlamaConfig:
+    return transformers.LlamaConfig(
         vocab_size=140,
         hidden_size=TEXT_SIZE,
         intermediate_size=32,
@@ -39,6 +69,11 @@ def save_tiny_llava(
         num_key_value_heads=2,
         pad_token_id=0,
     )
+
+
+def _save_pooler(folder: Path, pooled_size: int) -> None:
+    """CLIP's text model beside the other."""
+    _tokenizer(folder / "tokenizer_2", adds_ends=True)
     clip = transformers.CLIPTextConfig(
         vocab_size=130,
         hidden_size=pooled_size,
@@ -48,24 +83,7 @@ def save_tiny_llava(
         eos_token_id=_END,
         bos_token_id=_START,
     )
-    tokenizer = _tokenizer(folder / "tokenizer", adds_ends=False)
-    _tokenizer(folder / "tokenizer_2", adds_ends=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        llava = transformers.LlavaForConditionalGeneration(
-            transformers.LlavaConfig(
-                vision_config=vision,
-                text_config=language,
-                image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-                pad_token_id=0,
-            )
-        )
-        llava.save_pretrained(folder / "text_encoder")
-        transformers.CLIPTextModel(clip).save_pretrained(folder / "text_encoder_2")
-    transformers.CLIPImageProcessorPil(
-        size={"shortest_edge": 18}, crop_size={"height": 18, "width": 18}, **processor
-    ).save_pretrained(folder / "image_processor")
-    return folder
+    transformers.CLIPTextModel(clip).save_pretrained(folder / "text_encoder_2")
 
 
 def _tokenizer(folder: Path, *, adds_ends: bool) -> transformers.PreTrainedTokenizerFast:

@@ -4,14 +4,18 @@ Shape suffixes: those of `arachne.models.interface`.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import diffusers.models.embeddings  # noqa: F401  CogVideoX's rotary embedding needs it
+import pytest
 import torch
 from torch import Tensor
 
 from arachne.core.bucket import Bucket
 from arachne.core.families import family_named
 from arachne.core.model_shape import ModelShape
+from arachne.models import diffusers_module
+from arachne.models.diffusers_family import DiffusersFamily
 from arachne.models.diffusers_module import (
     VideoTransformer,
     build_transformer,
@@ -47,6 +51,20 @@ def tiny_shape(family_name: str) -> ModelShape:
 
 def tiny_transformer(family_name: str, dtype: torch.dtype = torch.float64) -> VideoTransformer:
     return build_transformer(tiny_shape(family_name), dtype=dtype, seed=0)
+
+
+def refuse_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on transformers are made on `meta` alone, where weights take no memory."""
+    made = diffusers_module.diffusers_class
+
+    def class_of(family: DiffusersFamily) -> Any:
+        def build(**options: Any) -> Any:
+            assert torch.empty(0).is_meta, "a model took memory"
+            return made(family)(**options)
+
+        return build
+
+    monkeypatch.setattr(diffusers_module, "diffusers_class", class_of)
 
 
 def tiny_inputs(

@@ -113,6 +113,7 @@ def _event(rank, kind, start_s, end_s, launch=None, meeting=None) -> RankEvent:
 
 def made_metrics(plan: PlacedPlan, batch: Batch, logs: tuple[RankLog, ...]) -> StepMetrics:
     step_s = max(event.span.end_s for log in logs for event in log.events)
+    num_tokens = sum(clip.num_tokens for clip in batch.clips)
     rng = random.Random(plan.step)
     return StepMetrics(
         step=plan.step,
@@ -120,8 +121,10 @@ def made_metrics(plan: PlacedPlan, batch: Batch, logs: tuple[RankLog, ...]) -> S
         grad_norm=1.0 + rng.random(),
         lr=1e-4,
         step_s=step_s,
+        period_s=1.05 * step_s,
         idle_ratio=trace_from_logs(logs).idle_ratio,
-        tokens=sum(clip.num_tokens for clip in batch.clips),
+        tokens=num_tokens,
+        tokens_per_s=num_tokens / (1.05 * step_s),
         modelled_step_s=plan.makespan_s + 0.014,
         planner=plan.planner,
     )

@@ -62,6 +62,11 @@ def test_who_waits_for_what_another_rank_encodes_is_not_judged_but_that_rank_is(
     assert found(receiver, working(1)) == Hang(culprits=(1,), waiting=(), cause="silent")
 
 
+def test_before_the_first_step_nobody_is_judged():
+    measured = [replace(each, step=None) for each in (working(0), waiting(1))]
+    assert found(*measured) is None
+
+
 def test_a_silent_rank_hangs_although_all_others_work():
     hang = found(working(0, JUST_NOW_S), working(1))
     assert hang == Hang(culprits=(1,), waiting=(), cause="silent")
@@ -160,6 +165,7 @@ def programs(draw: st.DrawFn) -> tuple[list[RankProgress], int]:
         found.append(
             RankProgress(
                 rank=rank,
+                step=7,
                 activity="communicate" if is_inside else "compute",
                 is_waiting=is_inside,
                 changed_at_s=draw(st.floats(0.0, LONG_AGO_S)),

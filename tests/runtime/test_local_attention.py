@@ -1,13 +1,17 @@
 """Which kernel computes attention on one rank, and which cannot be had."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arachne.core.errors import ConfigError
-from arachne.runtime import local_attention
-from arachne.runtime.local_attention import prefer_kernel
+from arachne.runtime import attention_kernels, local_attention
+from arachne.runtime.local_attention import prefer_kernel, ring_note
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -64,6 +68,55 @@ def test_auto_asks_cudnn_first_on_hopper_alone(generation, first, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (generation, 0))
     assert prefer_kernel("auto", GPU) == "auto"
     assert (local_attention._preferred or (None,))[0] == first
+
+
+def test_it_is_said_where_rings_compute_with_another_kernel(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert ring_note("auto", GPU).startswith("rings compute with torch's FlashAttention 2, other")
+    assert ring_note("diffusers:xformers", GPU).endswith("not with 'diffusers:xformers'")
+    assert not any(ring_note(name, GPU) for name in ("cudnn", "flash", "flash3", "math"))
+    assert not ring_note("auto", CPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert not ring_note("auto", GPU)
+
+
+WITH_FLASH3 = """
+import sys, types
+import torch
+
+torch.library.define("flash_attn_3::fwd", "(Tensor x) -> Tensor")
+torch.library.define("flash_attn_3::bwd", "(Tensor x) -> Tensor")
+sys.modules["flash_attn_interface"] = types.ModuleType("flash_attn_interface")
+from arachne.runtime.local_attention import prefer_kernel
+
+replaced = []
+impl = torch.library.Library.impl
+def noting(self, name, *rest, **named):
+    replaced.append(str(name))
+    return impl(self, name, *rest, **named)
+torch.library.Library.impl = noting
+assert prefer_kernel("flash3", torch.device("cuda")) == "flash"
+print(*replaced)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(local_attention.torch_attention, "activate_flash_attention_impl"),
+    reason="needs torch 2.11",
+)
+def test_flash3_takes_the_place_of_the_operations_that_rings_call():
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITH_FLASH3],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    for name in ("forward", "backward"):
+        kernel = getattr(attention_kernels, f"_cuda_flash_{name}")
+        (called,) = [each for each in kernel.__code__.co_names if "flash" in each]
+        assert called in found.stdout.split()
 
 
 @pytest.mark.parametrize("name", ["cudnn", "flash3"])

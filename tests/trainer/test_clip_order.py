@@ -1,5 +1,6 @@
 """Epochs, steps and datasets of a run: what trains when, on any number of ranks."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -44,6 +45,17 @@ def rows_of(buckets: list[Bucket], dataset: str = "") -> tuple[LedgerRow, ...]:
 
 CLIPS = rows_of([*BUCKETS, *BUCKETS[::2], *BUCKETS[:1] * 5, *BUCKETS[3:7] * 3])
 """59 clips, a prime number: 13 of the 28 buckets have a single one."""
+
+LARGE = ModelShape(
+    family="wan",
+    num_layers=40,
+    num_heads=40,
+    head_size=128,
+    ffn_size=13824,
+    latent_channels=16,
+    text_size=4096,
+    text_tokens=512,
+)
 
 
 @pytest.fixture
@@ -124,6 +136,18 @@ def test_a_step_that_its_largest_clip_overfills_is_refused_with_the_least_that_w
     with pytest.raises(ConfigError, match=words + r"the sizes of --resolutions$"):
         clip_order(CLIPS, config, shape_of(config), shape_settings="the sizes of --resolutions")
     clip_order(CLIPS, replace(config, batch=BatchSettings(tokens=largest)), shape_of(config))
+
+
+def test_the_least_tflops_that_a_refusal_names_are_taken(config):
+    rows = rows_of([Bucket(width=832, height=480, frames=frames) for frames in range(5, 165, 4)])
+    for row in rows:
+        refused = replace(config, batch=BatchSettings(tflops=1e-4))
+        with pytest.raises(ConfigError, match="at least") as error:
+            clip_order((row,), refused, LARGE)
+        least = re.search(r"at least ([0-9.]+),", str(error.value))
+        assert least is not None
+        taken = replace(config, batch=BatchSettings(tflops=float(least[1])))
+        clip_order((row,), taken, LARGE)
 
 
 def test_of_clips_tokens_and_tflops_one_counts():

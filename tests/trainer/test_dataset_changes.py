@@ -55,7 +55,10 @@ def test_a_dataset_that_may_not_be_read_is_said_and_no_error(config):
     clips = config.data.path
     with forbidden(Path(clips)):
         line = said(config)
-    assert line.startswith(f"the dataset cannot be listed any more (Permission denied: '{clips}")
+    words = (
+        f"the dataset cannot be listed any more (folder '{clips}' cannot be read: Permission denied"
+    )
+    assert line.startswith(words)
     assert line.endswith("--rescan takes those that are there now")
 
 

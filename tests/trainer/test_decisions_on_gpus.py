@@ -33,7 +33,7 @@ def trained_as_on_gpus(world: World, config: RunConfig) -> tuple[list[float], se
     split_attention.kernel_named = kernel_on_gpu
     session.is_on_gpus = lambda _: True
     guessed = machine_cluster(
-        world.size, like="h100", ranks_per_node=world.ranks_per_node, memory_bytes=80e9
+        world.size, like="h100", ranks_per_node=len(world.ranks_here), memory_bytes=80e9
     )
     cluster_choice.guessed_cluster = measure.guessed_cluster = lambda _: guessed
     with tiny_session(world, config) as (opened, heard):

@@ -19,7 +19,7 @@ from arachne.runtime.world import World
 from arachne.trainer import cluster_choice, dry_run
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
-from arachne.trainer.measure import cascade_of
+from arachne.trainer.measure import cascade_of, launches_on_blocks
 from arachne.trainer.memory_reports import MEMORY_REPORTS, MemoryReport
 from arachne.trainer.session import Session
 from tests.trainer.tiny_runs import changed, tiny_config, tiny_session, with_manifest
@@ -130,8 +130,27 @@ def test_what_had_no_memory_is_split_or_computed_twice_from_the_first_step_on(co
 
 
 def test_a_shape_that_has_no_memory_anywhere_is_named_before_the_first_step(config):
-    with pytest.raises(InfeasibleError, match=f"of {LARGEST}, {NUM_TOKENS} tokens, needs"):
+    words = rf"of {LARGEST}, {NUM_TOKENS} tokens, needs .* whose reports .* delete them$"
+    with pytest.raises(InfeasibleError, match=words):
         run_ranks(2, trained_where_one_fits, (config, 1000))
+
+
+def bytes_to_come(world: World, config: RunConfig) -> tuple[int, int, float]:
+    """Before and after the first update, and what plans count for state and masters."""
+    with tiny_session(world, config) as (session, _):
+        cluster = cluster_of(session)
+        costs = session.costs(cluster)
+        (launch, *_) = launches_on_blocks(costs, cascade_of(session, Bucket.parse(LARGEST)), 1)
+        before = dry_run._bytes_to_come(session, costs, launch)  # pyright: ignore[reportPrivateUsage]
+        session.optimizer.step(lr=0.0)
+        after = dry_run._bytes_to_come(session, costs, launch)  # pyright: ignore[reportPrivateUsage]
+        return before, after, costs.memory_in(WHOLE, launch.cascade, 1).optimizer
+
+
+def test_the_state_that_the_first_update_makes_is_held_too(config):
+    for before, after, optimizer_bytes in run_ranks(2, bytes_to_come, (config,)):
+        assert before == pytest.approx(optimizer_bytes * 2 / 3, rel=0.02)
+        assert after <= 0.02 * optimizer_bytes
 
 
 class FullAtThird(Unwatched):

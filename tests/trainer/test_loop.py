@@ -148,6 +148,14 @@ def test_validation_is_the_same_on_every_world_and_runs_before_the_first_and_aft
 
 
 @pytest.mark.distributed
+def test_process_groups_are_counted_where_there_are_some(whole):
+    said = {size: [s for s in whole[size][0].said if "process group" in s] for size in (1, 3)}
+    assert said == {
+        1: ["one rank, which needs no process group"],
+        3: ["2 process groups, at most 2 of them on one rank"],
+    }
+
+
 def test_noise_level_and_captions_of_a_clip_do_not_depend_on_rank_or_world(whole):
     alone = whole[1][0].chance
     assert len(alone) == STEPS * 4

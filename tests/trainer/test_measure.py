@@ -1,10 +1,12 @@
 import pytest
 
+from arachne.core.cluster import Cluster
 from arachne.cost.calibration import Calibration
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
+from arachne.trainer import measure
 from arachne.trainer.config import RunConfig
-from arachne.trainer.measure import calibrated, measured_shapes
+from arachne.trainer.measure import calibrated, guessed_cluster, measured_shapes
 from tests.trainer.tiny_runs import tiny_config, tiny_session, with_manifest
 
 Found = tuple[list[Calibration], list[str], bool, int]
@@ -40,3 +42,18 @@ def test_a_calibration_is_equal_on_all_ranks_and_leaves_nothing_behind(clips, tm
         assert 0 <= calibration.num_outliers < calibration.num_launches
         assert calibration.cluster.device.matmul_flops_per_s > 0.0
     assert calibrations[0] != calibrations[1], "the second is measured, not remembered"
+
+
+def guessed_on(world: World, config: RunConfig) -> Cluster:
+    """What a rank guesses of machines that have less memory the higher their ranks."""
+    measure._memory_bytes = lambda world: 1e9 / (1 + world.rank)
+    with tiny_session(world, config) as (session, _):
+        return guessed_cluster(session)
+
+
+@pytest.mark.distributed
+def test_ranks_plan_alike_with_the_memory_of_the_one_that_has_least(clips, tmp_path):
+    config = with_manifest(tiny_config(clips, tmp_path / "run", dtype="float32"))
+    first, second = run_ranks(2, guessed_on, (config,))
+    assert first == second
+    assert first.device.memory_bytes == 5e8

@@ -14,7 +14,7 @@ from arachne.core.errors import CheckpointError, ConfigError
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
 from arachne.trainer import milestones
-from arachne.trainer.checkpoint_files import checkpoints_dir, known_best, step_folders
+from arachne.trainer.checkpoint_files import Best, checkpoints_dir, known_best, step_folders
 from arachne.trainer.config import RunConfig
 from arachne.trainer.interval_samples import batch_of_prompts, drawn
 from arachne.trainer.loop import train
@@ -140,6 +140,15 @@ def test_the_checkpoint_of_the_lowest_loss_is_written_and_outlives_pruning(clips
     run_ranks(2, run, (more, {"losses": (0.0,) * 5 + (3.5, 3.2), "resume": True, "known": (4,)}))
     assert known_best(checkpoints_dir(tmp_path / "run")) == best
     assert steps_of(config) == [2, 6]
+
+
+@pytest.mark.distributed
+def test_the_best_before_does_not_stay_beside_the_new_one(clips, tmp_path):
+    config = config_of(clips, tmp_path / "run", every=1, keep_best=True)
+    config = changed(config, "checkpoint", every=1, keep=1)
+    run_ranks(2, run, (config, {"losses": (9.0, 4.0, 3.0, 6.0, 2.0)}))
+    assert known_best(checkpoints_dir(tmp_path / "run")) == Best(step=4, loss=2.0)
+    assert steps_of(config) == [4]
 
 
 @pytest.mark.distributed

@@ -24,7 +24,7 @@ from arachne.runtime.launcher import run_ranks
 from arachne.runtime.out_of_memory import is_out_of_memory
 from arachne.runtime.progress import Unwatched
 from arachne.runtime.world import World
-from arachne.trainer import cluster_choice, measure, memory_reports, step, validation
+from arachne.trainer import cluster_choice, loop, measure, memory_reports, step, validation
 from arachne.trainer.config import RunConfig
 from arachne.trainer.loop import train
 from arachne.trainer.memory_reports import (
@@ -100,6 +100,24 @@ def run_until_full(world: World, config: RunConfig, num_issued: int | None, resu
         train(session, heard.listener, resume=resume)
         requested = session.plan_request(0, session.costs(_cluster(session)).cluster)
         return heard, known, requested.costs.state.raised_reserves
+
+
+def run_full_between_steps(world: World, config: RunConfig) -> None:
+    """Memory of rank 1 is full when the first step is over."""
+    with tiny_session(world, config) as (session, heard):
+
+        def full(*_: object) -> None:
+            raise torch.OutOfMemoryError("planted")
+
+        if world.rank == CULPRIT:
+            loop.measured_launches = full
+        train(session, heard.listener, resume=False)
+
+
+def test_running_out_between_two_steps_is_one_line(config):
+    words = "^between two steps: rank 1 is out of memory; set optimizer.gradients"
+    with pytest.raises(RankMemoryError, match=words):
+        run_ranks(2, run_full_between_steps, (config,), timeout_s=PATIENCE_S)
 
 
 def _cluster(session: Any) -> Any:

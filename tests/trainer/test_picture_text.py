@@ -1,11 +1,14 @@
 """Runs of HunyuanVideo's image to video whose text encoder, LLaVA, sees each clip's first frame."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError
@@ -16,6 +19,7 @@ from arachne.trainer.checkpoint_reader import newest
 from arachne.trainer.loop import train
 from arachne.trainer.planning_shape import planning_shape
 from arachne.trainer.run_encoders import run_text_encoder
+from arachne.trainer.settings.model import ModelSettings
 from tests.models.tiny_autoencoders import CLASS_OF_FAMILY, save_tiny_autoencoder
 from tests.models.tiny_llava import POOLED_SIZE, TEXT_SIZE, save_tiny_llava
 from tests.trainer.first_frame_models import save_hunyuan
@@ -120,6 +124,21 @@ def test_prompts_of_sample_videos_come_after_their_pictures(config, tmp_path):
     black, cat_after_black, cat_after_white = run_ranks(1, prompt_texts_of, (config,))[0]
     assert not np.allclose(cat_after_black, cat_after_white)
     assert not np.allclose(black, cat_after_black)
+
+
+def test_plans_without_the_encoder_s_folder_count_the_states_of_the_published_one(tmp_path):
+    away = ModelSettings(
+        family="hunyuan_video",
+        preset="hunyuanvideo-13b",
+        image_to_video=True,
+        text_encoder="/nowhere",
+    )
+    assert planning_shape(away).text_tokens == 576 // 2 + 256 - 4
+    save_file({"img_in.proj.weight": torch.zeros(3, 16, 1, 2, 2)}, tmp_path / "kept.safetensors")
+    kept = replace(away, pretrained=str(tmp_path / "kept.safetensors"))
+    assert planning_shape(kept).text_tokens == 576 // 4 + 256 - 4
+    for captions_alone in ({"image_to_video": False}, {"text_encoder": "hashed"}):
+        assert planning_shape(replace(away, **captions_alone)).text_tokens == 256
 
 
 def test_text_that_sees_clips_is_not_made_within_steps(config):

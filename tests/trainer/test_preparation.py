@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arachne.core.errors import DataError
 from arachne.core.ledger import Ledger
 from arachne.data import cache
 from arachne.data.manifest import read_manifest, write_manifest
+from arachne.models.codec import DctCodec
 from arachne.models.encoders import text_encoder_named, video_encoder_named
 from arachne.runtime.launcher import run_ranks
 from arachne.runtime.world import World
@@ -163,8 +165,23 @@ def test_a_dataset_of_bad_files_is_one_error(tmp_path):
     for name in ("a.mp4", "b.mp4"):
         (folder / name).write_bytes(b"nothing")
     write_captions(folder, ["a.mp4", "b.mp4"])
-    with pytest.raises(DataError, match=r"none of the 2 clips in .* is usable; see why with"):
+    with pytest.raises(DataError, match=r"none of the 2 clips in .* is usable; 2 of them: .+; see"):
         run_ranks(2, prepared_on, (tiny_config(folder, tmp_path / "run"),))
+
+
+class NoNumbers(DctCodec):
+    """An encoder whose weights are damaged."""
+
+    def encode(self, frames: np.ndarray) -> np.ndarray:
+        return super().encode(frames) * np.float32(np.nan)
+
+
+@pytest.mark.distributed
+def test_an_encoder_that_gives_no_numbers_for_any_clip_is_named(own_clips, tmp_path, monkeypatch):
+    monkeypatch.setattr("arachne.models.encoders.DctCodec", NoNumbers)
+    config = changed(tiny_config(own_clips, tmp_path / "run"), "data", cache=str(tmp_path / "new"))
+    with pytest.raises(DataError, match=r"6 of them: the video encoder gave values that are not"):
+        run_ranks(1, prepared_on, (with_manifest(config),))
 
 
 def test_holding_out_everything_is_refused(own_clips, tmp_path):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from arachne.core.errors import ConfigError, LostRankError
+from arachne.core.errors import ConfigError, LostRankError, RankMemoryError
 from arachne.core.families import WAN
 from arachne.core.ledger import Ledger
 from arachne.data.inspect import inspect_dataset
@@ -129,6 +130,15 @@ def test_an_error_that_every_process_would_meet_ends_all_of_them(workshop, ledge
     )
     with pytest.raises(ConfigError, match="no weights"):
         make(broken, ledger)
+
+
+@pytest.mark.distributed
+def test_an_encoder_without_memory_is_a_line_of_what_helps(workshop, ledger):
+    def run_out(_: np.ndarray) -> None:
+        raise torch.OutOfMemoryError("planted")
+
+    with pytest.raises(RankMemoryError, match=r"^out of memory while .* arachne prepare --workers"):
+        make(with_video_trap(workshop, run_out), ledger)
 
 
 @pytest.mark.distributed

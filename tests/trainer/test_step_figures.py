@@ -14,6 +14,9 @@ from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.cost.cluster_files import load_cluster
 from arachne.cost.flops import training_flops
 from arachne.cost.model import CostModel
+from arachne.cost.model_counts import model_counts
+from arachne.cost.rank_work import rank_work
+from arachne.cost.trained_part import TrainedPart
 from arachne.cost.training_state import TrainingState
 from arachne.trainer.step_figures import StepFigures, rank_flops
 
@@ -67,17 +70,33 @@ def test_frozen_weights_count_two_passes():
     assert frozen < training_flops(SHAPE, 32)
 
 
+def test_weights_that_are_not_trained_count_two_passes_as_well():
+    num_parameters = model_counts(SHAPE).parameters
+
+    def flops(num_trained: int) -> float:
+        part = TrainedPart(num_parameters=num_trained, blocks=())
+        costs = replace(COSTS, state=TrainingState(trained=part))
+        return sum(rank_flops(costs, plan(launch((0,), (0,))), (True,)))
+
+    whole, none = flops(num_parameters), flops(0)
+    assert whole == pytest.approx(training_flops(SHAPE, 32), rel=1e-12)
+    matmul = rank_work(SHAPE, 32, 1, degree=1).matmul_flops
+    assert whole - none == pytest.approx(matmul / 3, rel=1e-12)
+    assert flops(num_parameters // 2) == pytest.approx((whole + none) / 2, rel=1e-3)
+
+
 FIGURES = StepFigures(
     rank_flops=(3e9, 1e9),
     load_s=(0.5, 0.1),
     step_s=2.0,
+    period_s=2.5,
     peak_memory_bytes=1e9,
     sigmas=(0.5,),
 )
 
 
 def test_utilisation_is_flops_over_seconds_ranks_and_rate():
-    assert FIGURES.utilisation(2e9) == pytest.approx(4e9 / (2.0 * 2 * 2e9))
+    assert FIGURES.utilisation(2e9) == pytest.approx(4e9 / (2.5 * 2 * 2e9))
 
 
 def test_the_variation_of_rates_is_deviation_over_mean():

@@ -19,6 +19,8 @@ from typing import Any
 
 from arachne.cli.doctor_of_run import findings_of_run
 from arachne.cli.finding import Finding
+from arachne.cli.run_file import add_overrides
+from arachne.core.errors import ConfigError
 from arachne.core.local_path import local_path
 from arachne.core.strict_json import to_json
 from arachne.core.strict_toml import load_toml
@@ -72,6 +74,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="RUN.toml",
         help="also check this run's folders, disk, cluster file and memory",
     )
+    add_overrides(parser, "of --run: change one setting; may be given several times")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -82,7 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: The run file cannot be read, or does not fit together.
     """
-    config = load_toml(arguments.run_file, RunConfig) if arguments.run_file else None
+    if arguments.overrides and not arguments.run_file:
+        raise ConfigError("--set changes a run's settings; name its file with --run")
+    config = None
+    if arguments.run_file:
+        config = load_toml(arguments.run_file, RunConfig, overrides=arguments.overrides)
     findings = [
         *_packages(),
         *_devices(),
@@ -189,7 +196,7 @@ def _driver(needed: str) -> Finding:
 
 
 def _temporary_folder() -> Finding:
-    """Where sockets, and files of other libraries, lie for a moment."""
+    """Where ranks' own files, and those of other libraries, lie for a while."""
     try:
         folder = tempfile.gettempdir()
     except OSError:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from arachne.cli.finding import Finding
@@ -11,7 +12,9 @@ from arachne.core.units import bytes_text
 from arachne.cost.cluster_files import load_cluster
 from arachne.cost.memory import resident_use
 from arachne.data.remote_path import dataset_path
+from arachne.reporting.wandb_log import check_installed
 from arachne.trainer.config import RunConfig
+from arachne.trainer.ignored_settings import ignored_settings
 from arachne.trainer.planning import run_costs
 from arachne.trainer.planning_shape import planning_shape
 from arachne.trainer.trained_parameters import planned_part
@@ -29,6 +32,9 @@ def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding
     """
     yield from _folders(config)
     yield from _needs(config)
+    for line in ignored_settings(config):
+        found, _, fix = line.partition("; ")
+        yield Finding(what="run file", verdict="warning", found=found, fix=fix)
     try:
         state, per_checkpoint = _state_bytes(config)
     except ArachneError as error:
@@ -44,26 +50,28 @@ def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding
 
 def _needs(config: RunConfig) -> Iterator[Finding]:
     """What `train` would refuse at once: models and packages that are not there."""
-    try:
-        check_config(config, needs_data=False, needs_model=True)
-    except ArachneError as error:
-        found, _, fix = str(error).partition("; ")
-        yield Finding(what="run file", verdict="fault", found=found, fix=fix)
+    for check in (
+        partial(check_config, config, needs_data=False, needs_model=True),
+        partial(check_installed, config.logging.wandb),
+    ):
+        try:
+            check()
+        except ArachneError as error:
+            found, _, fix = str(error).partition("; ")
+            yield Finding(what="run file", verdict="fault", found=found, fix=fix)
 
 
 def _folders(config: RunConfig) -> Iterator[Finding]:
-    fault = f"there is no {config.data.path!r} on this machine"
-    try:
-        is_there = dataset_path(config.data.path).exists()
-    except ArachneError as error:
-        is_there, fault = False, str(error)
-    if not is_there:
-        yield Finding(
-            what="data.path",
-            verdict="fault",
-            found=fault,
-            fix="mount the disk, or change data.path",
-        )
+    others = [("data.others.path", other.path) for other in config.data.others]
+    for setting, path in (("data.path", config.data.path), *others):
+        fault = f"there is no {path!r} on this machine"
+        try:
+            is_there = dataset_path(path).exists()
+        except ArachneError as error:
+            is_there, fault = False, str(error)
+        if not is_there:
+            fix = f"mount the disk, or change {setting}"
+            yield Finding(what=setting, verdict="fault", found=fault, fix=fix)
     for setting, folder in (("run.dir", config.run.dir), ("data.cache", config.data.cache)):
         place = _standing(Path(folder))
         yield Finding(

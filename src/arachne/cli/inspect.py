@@ -198,13 +198,10 @@ def _write_file(
                 )
             except DataError as error:
                 faults[row.clip.name] = str(error)
-    lengths = ", ".join(map(str, found.data.frame_buckets))
-    if found.data.frame_extraction == "full":
-        lengths = f"at most {found.data.max_frames}"
-    area = found.data.shape_rules.area_text
+    rules = found.data.shape_rules
     lead = (
         f"Layout: {layout}. For {found.family.name} at {found.data.fps:g} frames per second, "
-        f"{area} a frame; {lengths} frames."
+        f"{rules.area_text} a frame; {rules.lengths_text} frames."
     )
     page = render_inspection(
         found.data.path,

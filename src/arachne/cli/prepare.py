@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from arachne.cli.run_file import add_run_file, check_data, loaded_config
 from arachne.core.errors import ConfigError, visible
 from arachne.core.strict_json import to_json
-from arachne.core.units import bytes_text, count_text, seconds_text
+from arachne.core.units import bytes_text, count_text, number_text, seconds_text
 
 if TYPE_CHECKING:
     from arachne.cli.preparing import Estimate, Outcome, Rejected
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     for option, value in (("workers", arguments.workers), ("clip-timeout", arguments.clip_timeout)):
         if value is not None and not value >= 1:
-            raise ConfigError(f"--{option} is {value:g}; it must be at least 1")
+            raise ConfigError(f"--{option} is {number_text(value)}; it must be at least 1")
     if arguments.engine == "ray":
         _check_ray()
     config = loaded_config(arguments)

@@ -21,7 +21,7 @@ from arachne.models.first_frame import packed_values
 from arachne.models.interface import TextEncoder, VideoEncoder
 from arachne.runtime.world import join_world, leave_world, resolved_device_kind
 from arachne.trainer.config import RunConfig
-from arachne.trainer.planning_shape import keeps_first_frame, run_text_tokens
+from arachne.trainer.planning_shape import run_text_rows
 from arachne.trainer.preparation import (
     amend_manifest,
     begun_ledger,
@@ -122,8 +122,8 @@ def estimate(config: RunConfig, request: Request) -> Estimate:
     geometry = family_named(config.model.family).geometry
     buckets = [piece.row.bucket for piece in missing if isinstance(piece, Latents)]
     num_texts = len(missing) - len(buckets)
-    num_tokens = run_text_tokens(config.model, keeps_first_frame(config.model))
-    values = num_texts * num_tokens * text_encoder.text_size
+    text_size = text_encoder.text_size
+    values = num_texts * run_text_rows(config.model, text_size) * text_size
     pixels = 0
     for bucket in buckets:
         assert bucket is not None
@@ -243,7 +243,7 @@ def prepare_as_rank(config: RunConfig, request: Request) -> Outcome | None:
             config,
             request,
             device=str(world.device),
-            num_decoders=decoders_per_process(device, world.ranks_per_node),
+            num_decoders=decoders_per_process(device, len(world.ranks_here)),
         )
         counts = (0, 0)
         if world.rank == 0:

@@ -18,10 +18,17 @@ from arachne.core.strict_json import from_json
 from arachne.core.strict_toml import load_toml
 from arachne.reporting import run_files
 from arachne.trainer.checkpoint_contents import readable
-from arachne.trainer.checkpoint_files import checkpoints_dir, delete, has_checkpoints, step_name
+from arachne.trainer.checkpoint_files import (
+    TrainState,
+    checkpoints_dir,
+    delete,
+    has_checkpoints,
+    step_name,
+)
 from arachne.trainer.checkpoint_reader import newest, verified
 from arachne.trainer.config import RunConfig
 from arachne.trainer.kept_ledger import KEPT, give_back_ledger, keep_ledger
+from arachne.trainer.settings.model import ModelSettings
 
 _LOCK = ".lock"
 _PAUSE_S = 0.2
@@ -31,7 +38,10 @@ _MAY_CHANGE = ("cache", "cache_online", "read_ahead_mb", "other_expert", "pretra
 """Settings of sections that decide a loss curve which do not. What lies under trained parameters is
 compared by its bytes, wherever it lies now."""
 
-_MAY_MOVE = ("pretrained", "other_expert", "video_encoder", "text_encoder", "image_encoder")
+_ENCODERS = ("video_encoder", "image_encoder", "text_encoder")
+"""Settings of `[model]` that may name another place with the same bytes."""
+
+_MAY_MOVE = ("pretrained", "other_expert", *_ENCODERS)
 """Settings of `[model]` that may name other places than when the run was trained."""
 
 _STALE = (
@@ -247,6 +257,7 @@ def _check_same_run(config: RunConfig, run_dir: Path) -> None:
     before = from_json(state.config_json, RunConfig, what="the checkpoint's settings")
     for section in ("data", "model", "lora", "objective", "batch"):
         _check_same_section(section, getattr(before, section), getattr(config, section))
+    _check_same_encoders(before.model, config.model, state)
     for name in ("name", "whole_matrices"):  # the state that it left is another class's
         old, new = getattr(before.optimizer, name), getattr(config.optimizer, name)
         if old != new:
@@ -264,8 +275,26 @@ def _check_same_run(config: RunConfig, run_dir: Path) -> None:
 def _check_same_section(section: str, before: Any, now: Any) -> None:
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for key, value in new.items():
-        if key not in _MAY_CHANGE and old[key] != value:
+        if key not in (*_MAY_CHANGE, *_ENCODERS) and old[key] != value:
             raise ConfigError(_changed(f"{section}.{key}", old[key], value))
+
+
+def _check_same_encoders(before: ModelSettings, now: ModelSettings, state: TrainState) -> None:
+    """Encoders that are named otherwise must be those that the run was trained with."""
+    changed = [name for name in _ENCODERS if getattr(before, name) != getattr(now, name)]
+    for name in changed:
+        of_text = name == "text_encoder"
+        known = state.text_fingerprint if of_text else state.video_fingerprint
+        if not known or known != _fingerprint(now, of_text=of_text):
+            raise ConfigError(_changed(f"model.{name}", getattr(before, name), getattr(now, name)))
+
+
+def _fingerprint(model: ModelSettings, *, of_text: bool) -> str:
+    """Of a run's encoder as it is now, of which every byte is read."""
+    from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder  # with torch
+
+    encoder = run_text_encoder(model) if of_text else run_video_encoder(model)
+    return encoder.fingerprint
 
 
 def _changed(setting: str, before: Any, now: Any) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from arachne.core.strict_toml import load_toml
 from arachne.data.remote_path import dataset_path
 from arachne.planner.registry import planner_named
 from arachne.trainer.config import RunConfig
+from arachne.trainer.ignored_settings import ignored_settings
+from arachne.trainer.planning_shape import planning_shape
 from arachne.trainer.settings.model import ModelSettings
 
 _KINDS = {
@@ -49,6 +52,8 @@ def loaded_config(
 ) -> RunConfig:
     """The run file with its overrides, checked as far as that goes without torch.
 
+    Says which settings do nothing.
+
     Args:
         arguments: With those of `add_run_file`.
         needs_data: The dataset has to exist.
@@ -56,10 +61,16 @@ def loaded_config(
             it, a preset stands for its folders, where they are missing.
 
     Raises:
-        ConfigError: A setting is unknown, mistyped, or cannot work.
+        ConfigError: A setting is unknown, mistyped, or cannot work, or the pretrained weights are
+            none of the run's model, as far as that is seen without torch.
     """
     config = load_toml(arguments.run_file, RunConfig, overrides=arguments.overrides)
     check_config(config, needs_data=needs_data, needs_model=needs_model)
+    if needs_model and config.model.pretrained:
+        planning_shape(config.model)  # refuses weights that the run cannot use
+    if os.environ.get("RANK", "0") == "0":  # torchrun's first process speaks for all
+        for line in ignored_settings(config):
+            print(f"arachne: {line}", file=sys.stderr)
     return config
 
 

@@ -6,7 +6,7 @@ other, and only while nobody works with another one.
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,13 +149,23 @@ def _standing(config: RunConfig, path: Path) -> Ledger | None:
     before = _settings(path.parent)
     if before is None or not path.is_file():
         return None
-    same = {name: getattr(config.data, name) for name in _OF_NO_ROW}
     is_same = (
-        replace(before.data, **same) == config.data
+        _of_rows(before) == _of_rows(config)
         and before.model.family == config.model.family
         and only_bucket(before.model) == only_bucket(config.model)
     )
     return read_manifest(path) if is_same else None
+
+
+def _of_rows(config: RunConfig) -> Mapping[str, Any]:
+    """Settings of `[data]` that say what clips are brought to."""
+    found = msgspec.to_builtins(config.data)
+    others = [_without(_OF_NO_ROW, other) for other in found["others"]]
+    return {**_without(_OF_NO_ROW, found), "others": others}
+
+
+def _without(names: Container[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _settings(run_dir: Path) -> RunConfig | None:

@@ -21,6 +21,7 @@ from arachne.runtime.lost_peer import lost_peers_named
 from arachne.runtime.torchrun import is_restarted, torchrun_id
 from arachne.runtime.watched import collective_timeout_s, watched
 from arachne.runtime.world import World, default_num_ranks, join_world, leave_world
+from arachne.trainer.cluster_choice import check_cluster
 from arachne.trainer.config import RunConfig
 from arachne.trainer.kept_ledger import accept_ledger
 from arachne.trainer.listener import Listener, StepReport
@@ -104,6 +105,7 @@ def train_rank(
     world: World, config: RunConfig, resume: bool, rescan: bool = False
 ) -> TrainingResult:
     """What every rank runs."""
+    check_cluster(config.cluster.name, world.machines)
     with (
         TrainingDisplay(config, is_shown=world.rank == 0) as display,
         watched(world, timeout_s=config.run.timeout_s, report_dir=Path(config.run.dir)) as progress,
@@ -196,11 +198,12 @@ def metrics_of(report: StepReport, *, means: LossMeans, time_left_s: float) -> S
         grad_norm=outcome.grad_norm,
         lr=report.lr,
         step_s=outcome.step_s,
+        period_s=figures.period_s,
         idle_ratio=None if report.trace is None else report.trace.idle_ratio,
         tokens=tokens,
         clips=len(kept),
-        tokens_per_s=tokens / outcome.step_s,
-        clips_per_s=len(kept) / outcome.step_s,
+        tokens_per_s=tokens / figures.period_s,
+        clips_per_s=len(kept) / figures.period_s,
         mfu=report.utilisation,
         flop_rate_cv=figures.flop_rate_variation,
         load_share=figures.load_share,

@@ -7,7 +7,7 @@ ArachneError            printed as one line, without a traceback; exit code 2
 ├── InfeasibleError     no plan exists for this workload on this cluster
 ├── CheckpointError     a checkpoint is missing, damaged, or of another model
 ├── LostRankError       a rank ended, or stopped answering, before the run was over
-└── RankMemoryError     a rank ran out of memory where others waited for it
+└── RankMemoryError     a rank ran out of memory where nothing goes on without it
 
 Interrupted             a signal ended the work; exit code 128 + the signal's number
 Any other exception is a bug of ours; exit code 1.
@@ -75,4 +75,4 @@ class LostRankError(ArachneError):
 
 
 class RankMemoryError(ArachneError):
-    """A rank ran out of memory where others waited for it."""
+    """A rank, or a process that prepares, ran out of memory where nothing goes on without it."""

@@ -1,4 +1,6 @@
-"""Figures as people read them."""
+"""Figures and names as people read them."""
+
+from collections.abc import Sequence
 
 
 def seconds_text(seconds: float) -> str:
@@ -47,3 +49,16 @@ def step_text(index: int) -> str:
 def count_text(count: int, noun: str) -> str:
     """A count with its noun: `1 clip`, `8 clips`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def number_text(number: float) -> str:
+    """A number in a message that compares it with another: all of its digits, `1` or `19570.31`."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number)).removesuffix(".0")
+
+
+def names_text(names: Sequence[str], most: int = 3) -> str:
+    """Names for a message, of many the first: `a, b, c and 5 more`, or `nothing`."""
+    shown = ", ".join(names[:most]) or "nothing"
+    more = len(names) - most
+    return f"{shown} and {more} more" if more > 0 else shown

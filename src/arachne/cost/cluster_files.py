@@ -5,10 +5,11 @@ A cluster file holds one node; a calibrated one of your own is named by its path
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
+from math import gcd
 from pathlib import Path
 
 from arachne.core.cluster import Cluster, Device, Link
@@ -123,6 +124,35 @@ def _cluster_of_file(file_name: str, num_gpus: int) -> Cluster:
         inter_node=file.inter_node,
         nics_per_node=file.nics_per_node,
         speeds=file.speeds[:gpus_per_node] * num_nodes,
+    )
+
+
+def cluster_on_machines(file_name: str, sizes: Sequence[int]) -> Cluster:
+    """Machines with so many GPUs each, in the order of their ranks, with the figures of a file.
+
+    A cluster has nodes of one size. Where machines differ, or are larger than the file's, they are
+    taken for several nodes each: all of as many GPUs as divide every machine. What two such nodes
+    of one machine send each other is then modelled slower than it is, and never faster. They share
+    out the NICs of the largest machine.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    file = _cluster_file(file_name)
+    size = gcd(*sizes)
+    if size > file.gpus_per_node:
+        size = gcd(size, file.gpus_per_node)
+    largest = min(max(sizes), file.gpus_per_node)
+    places = [place for number in sizes for place in range(number)]
+    return Cluster(
+        name=f"{file_name}x{sum(sizes)}",
+        num_nodes=sum(sizes) // size,
+        gpus_per_node=size,
+        device=file.device,
+        intra_node=file.intra_node,
+        inter_node=file.inter_node,
+        nics_per_node=file.nics_per_node and max(1, file.nics_per_node * size // largest),
+        speeds=tuple(file.speeds[place % file.gpus_per_node] for place in places if file.speeds),
     )
 
 

@@ -42,6 +42,11 @@ class CostOptions:
         """Whether launches may run on rings."""
         return self.ring == "auto" and self.can_ring
 
+    @property
+    def is_limited_by_heads(self) -> bool:
+        """Whether no launch may have more GPUs than the model has heads."""
+        return self.needs_heads and not self.has_rings
+
     def rings(self, degree: int, num_heads: int) -> tuple[int, ...]:
         """Rings that a degree may be split into, ascending; none if heads do not suffice."""
         most = degree if self.has_rings else 1

@@ -295,6 +295,7 @@ def _training_cost(
             memory.total <= costs.memory_bytes
             and bool(rings)
             and group.degree <= num_tokens
+            and group.degree <= (model_counts(model).flop_inputs.joint_tokens or num_tokens)
             and group.degree % state.parameter_shards == 0
         ),
     )

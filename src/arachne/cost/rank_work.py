@@ -33,6 +33,7 @@ def rank_work(
     degree: int,
     mode: LaunchMode = WHOLE,
     num_adapter_weights: int | None = None,
+    trained_share: float = 1.0,
 ) -> RankWork:
     """One rank's part of a launch of `num_clips` clips on `degree` ranks.
 
@@ -42,7 +43,8 @@ def rank_work(
         matmul    = (3 + ρ)·(sharded / (u·r) + replicated)
         attention = (3 + ρ)·(self-attention · ⌈H/u⌉ / (H·r) + cross-attention / (u·r))
 
-    With adapters (`num_adapter_weights`) 2 + ρ passes over the frozen weights and three over the
+    Where only a share t of the weights is trained, matmul has 2 + t + ρ passes. With adapters
+    (`num_adapter_weights`) 2 + ρ passes over the frozen weights and three over the
     adapters, which every token is taken to meet. What is recomputed counts as ρ of everything,
     embeddings included; they are about a hundredth.
     """
@@ -53,7 +55,7 @@ def rank_work(
     attention = flops.self_attention * head_share + flops.cross_attention / degree
     passes = TRAINING_PASSES + recomputed
     adapter_flops = 0.0
-    weight_passes = passes
+    weight_passes = _FROZEN_PASSES + trained_share + recomputed
     if num_adapter_weights is not None:
         weight_passes = _FROZEN_PASSES + recomputed
         adapter_flops = passes * 2.0 * num_adapter_weights * num_tokens * num_clips / degree

@@ -46,15 +46,10 @@ def roomier_text(
     return ", or ".join(ways)
 
 
-def has_no_ring(costs: CostModel) -> bool:
-    """Whether no launch may have more GPUs than the model has heads."""
-    return costs.options.needs_heads and not costs.options.has_rings
-
-
 def widest_degree(costs: CostModel) -> int:
     """The largest degree that `planner.max_degree` could allow on these GPUs."""
     most = costs.cluster.num_gpus
-    if has_no_ring(costs):
+    if costs.options.is_limited_by_heads:
         most = min(most, costs.model.num_heads)
     return allowed_degrees(costs.cluster.num_gpus, most, multiple_of=costs.state.parameter_shards)[
         -1
@@ -63,7 +58,7 @@ def widest_degree(costs: CostModel) -> int:
 
 def _changes(costs: CostModel) -> Iterator[tuple[str, ...]]:
     """All sets of changes, small ones first, and settings before GPUs."""
-    may_set_ring = has_no_ring(costs) and costs.options.can_ring
+    may_set_ring = costs.options.is_limited_by_heads and costs.options.can_ring
     known = (_WIDER, _RING, _MORE_GPUS) if may_set_ring else (_WIDER, _MORE_GPUS)
     for number in range(1, len(known) + 1):
         yield from combinations(known, number)
@@ -82,7 +77,7 @@ def _fits_with(
     limits = [num_gpus, cascade.num_tokens]
     if max_degree and _WIDER not in changes:
         limits.append(max_degree)
-    if has_no_ring(costs) and _RING not in changes:
+    if costs.options.is_limited_by_heads and _RING not in changes:
         limits.append(costs.model.num_heads)
     most = max(min(limits), shards)
     degree = allowed_degrees(num_gpus, most, multiple_of=shards)[-1]

@@ -1,6 +1,7 @@
 """Write a file so that a reader finds the old one, the new one, or none, but never a part."""
 
 import os
+import re
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -11,6 +12,8 @@ from arachne.core.refused_write import refusal
 _LEFTOVER_S = 3600.0
 """No file takes this long to write; clocks of two machines differ by less."""
 
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
+"""What `write_whole` calls a file before it is whole."""
 
 CACHE_FIX = (
     "make room or give this user the right to write there, or set data.cache to another folder"
@@ -50,6 +53,8 @@ def remove_leftovers(folder: Path) -> None:
     """Delete what kills left below a folder an hour ago or earlier; younger ones may be in use."""
     oldest_s = time.time() - _LEFTOVER_S
     for path in folder.rglob(".*.tmp"):
+        if _LEFTOVER.fullmatch(path.name) is None:
+            continue  # another program's
         try:
             if path.stat().st_mtime < oldest_s:
                 path.unlink()

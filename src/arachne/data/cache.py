@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -21,7 +22,7 @@ from safetensors.numpy import load, save
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import TimeSpan
-from arachne.core.errors import DataError
+from arachne.core.errors import DamagedFileError, DataError
 from arachne.data.atomic_file import CACHE_FIX, cannot_write, write_whole
 from arachne.data.decode import DECODE_VERSION
 from arachne.data.frame_size import Fit
@@ -64,10 +65,6 @@ def _digest(parts: list[Any]) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
-class DamagedArrayError(DataError):
-    """A cached array is not what was written."""
-
-
 class LatentCache:
     """Arrays by key in a folder; any number of processes and machines may share it."""
 
@@ -97,7 +94,7 @@ class LatentCache:
         """The array of a key.
 
         Raises:
-            DamagedArrayError: A bit was flipped, a part is missing, or it is of another key.
+            DamagedFileError: A bit was flipped, a part is missing, or it is of another key.
             DataError: There is none, or it cannot be read.
         """
         path = self.path_of(key)
@@ -111,13 +108,13 @@ class LatentCache:
         except OSError as error:
             raise DataError(f"cached array {str(path)!r} cannot be read: {error}") from error
         except (SafetensorError, KeyError, DataError) as error:
-            raise DamagedArrayError(f"{_damaged(path)}: {error}") from error
+            raise DamagedFileError(f"{_damaged(path)}: {error}") from error
         if metadata.get("key") != key:
-            raise DamagedArrayError(f"{_damaged(path)}: it holds the array of another key")
+            raise DamagedFileError(f"{_damaged(path)}: it holds the array of another key")
         if metadata.get("shape") != json.dumps(list(array.shape)):
-            raise DamagedArrayError(f"{_damaged(path)}: its shape is not the one that was written")
+            raise DamagedFileError(f"{_damaged(path)}: its shape is not the one that was written")
         if metadata.get("sha256") != _sha256(array):
-            raise DamagedArrayError(f"{_damaged(path)}: its bytes are not those that were written")
+            raise DamagedFileError(f"{_damaged(path)}: its bytes are not those that were written")
         return array
 
     def discard(self, key: str) -> None:
@@ -213,8 +210,8 @@ def _header(start: bytes) -> _Header:
         raise DataError("the file's header is not whole")
     try:
         table = cast(dict[str, Any], json.loads(start[8 : 8 + header_bytes]))
-        metadata = cast(dict[str, str], table["__metadata__"])
+        metadata = msgspec.convert(table["__metadata__"], dict[str, str])
         end = int(table[_TENSOR]["data_offsets"][1])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise DataError("the file's header cannot be read") from error
     return _Header(metadata, 8 + header_bytes + end)

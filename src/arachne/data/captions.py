@@ -1,5 +1,8 @@
 """Text files that people wrote on any system, as plain text."""
 
+from collections.abc import Callable, Set
+from itertools import count, takewhile
+
 from arachne.core.errors import DataError
 from arachne.data.remote_path import DatasetPath, RemotePath
 from arachne.data.table_room import check_text_room
@@ -43,6 +46,22 @@ def lines_of(text: str) -> list[str]:
 def as_caption(text: str) -> str:
     """A caption without outer white space, its line ends as `\\n`."""
     return plain_ends(text).strip()
+
+
+def captions_in_turn(
+    stem: str, stems: Set[str], text_of: Callable[[str], str | None]
+) -> tuple[str, ...]:
+    """The captions of a media file `a.mp4`: those of `a.txt`, `a.2.txt`, `a.3.txt`, ..., up to one
+    that is not there or is another media file's own; what is empty is none.
+
+    Args:
+        stem: The media file's path without its ending.
+        stems: Those of all media files.
+        text_of: The text of a file as a caption; None if there is none. May raise DataError.
+    """
+    numbered = takewhile(lambda each: each not in stems, (f"{stem}.{n}" for n in count(2)))
+    others = takewhile(bool, (text_of(f"{each}.txt") for each in numbered))
+    return tuple(text for text in (text_of(f"{stem}.txt"), *others) if text)
 
 
 def half_character(text: str) -> str | None:

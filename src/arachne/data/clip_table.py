@@ -3,10 +3,14 @@
 Known are our own names and those of the public tables as they are published: OpenVid-1M and
 Open-Sora (one clip a row), Koala-36M (one span a row), Panda-70M (one source video a row, with
 lists of spans and captions) and MiraData (one span a row, captions of several lengths).
+
+A row's times are those of its source video. Koala-36M and MiraData are also distributed, and
+downloaded by their own tools, as clips that are cut out already: these have names of their own.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count, takewhile
@@ -14,6 +18,7 @@ from typing import Any, cast
 
 from arachne.core.clip import TimeSpan
 from arachne.core.errors import DataError
+from arachne.core.units import names_text
 from arachne.data.captions import as_caption
 from arachne.data.columnar_table import InTable
 from arachne.data.dataset_hints import separator_hint
@@ -27,7 +32,10 @@ PATH_COLUMNS = (
 """Of several the first counts that says something in a row: `image` where `video` is empty."""
 
 ID_COLUMNS = ("videoid", "video_id")
-"""Name the source video; its file is called like it."""
+"""Name the source video, or a clip of it; the file is called like it."""
+
+INDEX_COLUMN = "index"
+"""Of MiraData, `000000008783_AJp_ANXoGoM-000114`: counts beside an id in a column above alone."""
 
 CAPTION_COLUMNS = ("caption", "prompt", "text", "cap", "dense_caption", "short_caption")
 START_COLUMNS = ("start", "start_s", "start_timestep")
@@ -36,14 +44,23 @@ SPAN_COLUMNS = ("timestamp",)
 """Start and end in one: a list of two times, or a list of such lists. Of each kind the first name
 that a table has counts."""
 
-_READ = frozenset(
-    PATH_COLUMNS + ID_COLUMNS + CAPTION_COLUMNS + START_COLUMNS + END_COLUMNS + SPAN_COLUMNS
+FRAME_COLUMNS = ("start_frame", "end_frame", "fps")
+"""Where MiraData's times are exactly: those of `start_timestep` and `end_timestep` are rounded to
+whole seconds."""
+
+_READ = {INDEX_COLUMN} | frozenset(
+    (PATH_COLUMNS + ID_COLUMNS + CAPTION_COLUMNS)
+    + (START_COLUMNS + END_COLUMNS + SPAN_COLUMNS + FRAME_COLUMNS)
 )
+_CLIP_ID = re.compile(r"([A-Za-z0-9_-]{11})_[0-9]+")
+"""Koala-36M's: the id of a video of YouTube, and which of its clips. An id of 11 signs alone, which
+may end so too, is no clip's."""
+
 _MAX_LIST_TEXT = 2**20
 _MAX_S = 1e9
 
-FindMedia = Callable[[str], str]
-"""The path, relative to the dataset's folder, of the media file that is called like an id."""
+FindMedia = Callable[[str], Sequence[str]]
+"""The paths, relative to the dataset's folder, of the media files of a name without its ending."""
 
 
 def is_read(column: str) -> bool:
@@ -52,15 +69,18 @@ def is_read(column: str) -> bool:
     return column in _READ or (number.isdecimal() and stem in CAPTION_COLUMNS)
 
 
+def names_files(columns: Sequence[str]) -> bool:
+    """Whether a table with columns of these names says which files its clips are in."""
+    return any(name in columns for name in PATH_COLUMNS + ID_COLUMNS)
+
+
 def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
     """The clips of a table; columns of other names are left alone.
 
     Raises:
         DataError: No column names files, or a row is malformed; the message names the row.
     """
-    paths = tuple(name for name in PATH_COLUMNS if name in table.columns)
-    video_id = _first(ID_COLUMNS, table)
-    if not paths and video_id is None:
+    if not names_files(table.columns):
         raise DataError(
             f"{table.name} has no column for the file ({', '.join(PATH_COLUMNS + ID_COLUMNS)}); "
             f"found: {', '.join(table.columns) or 'nothing'}{_separator_hint(table)}"
@@ -69,8 +89,8 @@ def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
     more = (f"{caption}_{number}" for number in count(2))
     columns = _Columns(
         table=table.name,
-        paths=paths,
-        video_id=video_id,
+        paths=tuple(name for name in PATH_COLUMNS if name in table.columns),
+        video_id=_first(ID_COLUMNS, table),
         caption=caption,
         more_captions=tuple(takewhile(table.columns.__contains__, more)),
         start=_first(START_COLUMNS, table),
@@ -79,6 +99,20 @@ def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
         find_media=find_media,
     )
     return [clip for row in table.rows for clip in columns.clips(row)]
+
+
+def captions_of_fields(fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """The captions of an object, whose names are in small letters: of the first caption column that
+    says anything, and of its second, third, ... ones; `where` is what messages call the object.
+
+    Raises:
+        DataError: One of them is no text.
+    """
+    for name in CAPTION_COLUMNS:
+        if captions := _captions(fields.get(name), where):
+            more = takewhile(fields.__contains__, (f"{name}_{number}" for number in count(2)))
+            return (*captions, *(text for each in more for text in _captions(fields[each], where)))
+    return ()
 
 
 def _separator_hint(table: Table) -> str:
@@ -105,11 +139,14 @@ class _Columns:
     find_media: FindMedia
 
     def clips(self, row: TableRow) -> Iterator[Uncaptioned]:
-        """A row's clips: one, or one for each of its spans; with a fault if its cell is empty."""
-        path = self._media_path(row)
-        if path is None:
-            yield Uncaptioned(path=row.where, caption=None, fault=f"{row.where} names no file")
+        """A row's clips: one, or one for each of its spans; with a fault if its cell is empty, or
+        its id may mean several files."""
+        paths, is_cut = self._media_paths(row)
+        if len(paths) != 1:
+            fault = _ambiguous(row, paths) if paths else f"{row.where} names no file"
+            yield Uncaptioned(path=row.where, caption=None, fault=fault)
             return
+        (path,) = paths
         where = f"{row.where} ({path!r})"
         caption = self._value(row, self.caption)
         spans = _listed(self._value(row, self.span), where) if self.span else None
@@ -120,24 +157,22 @@ class _Columns:
         if spans and all(isinstance(span, list) for span in spans):
             yield from _clips_of_spans(path, spans, caption, where)
             return
-        if spans:
-            if len(spans) != 2:
-                raise DataError(f"{where} has {len(spans)} times in {self.span!r}; it needs two")
-            start, end = spans
-        else:
-            start, end = self._value(row, self.start), self._value(row, self.end)
+        if spans and len(spans) != 2:
+            raise DataError(f"{where} has {len(spans)} times in {self.span!r}; it needs two")
+        start, end = spans or self._start_and_end(row, where)
         captions = _captions(caption, where)
         for column in self.more_captions:
             captions += _captions(self._value(row, column), where)
         yield Uncaptioned(
             path=path,
             caption=captions[0] if captions else None,
-            span=_span(start, end, where),
+            span=None if is_cut else _span(start, end, where),
             other_captions=tuple(captions[1:]),
         )
 
-    def _media_path(self, row: TableRow) -> str | None:
-        """Of the row's file; None where a column that holds media has nothing in it."""
+    def _media_paths(self, row: TableRow) -> tuple[Sequence[str], bool]:
+        """Of the row's file, or of all that it may mean; none where a column that holds media has
+        nothing in it. And whether they are cut to the row's times already."""
         has_media = False
         for column in self.paths:
             value = self._value(row, column)
@@ -146,19 +181,58 @@ class _Columns:
                 found = cast(dict[str, Any], value)
                 value = found.get("path")
                 if isinstance(found.get("bytes"), InTable):
-                    return f"{self.table}/{found['bytes'].member}"
+                    return (f"{self.table}/{found['bytes'].member}",), False
             if path := _path_text(value):
-                return path
-        if path := _path_text(self._value(row, self.video_id)):
-            return self.find_media(path)
+                return (path,), False
+        if video_id := _path_text(self._value(row, self.video_id)):
+            for name, is_cut in self._names(row, video_id):
+                if paths := self.find_media(name):
+                    return paths, is_cut
+            return (f"{video_id}.mp4",), False  # rejected later, by name
         if has_media:
-            return None
+            return (), False
         raise DataError(f"{row.where} names no file")
+
+    def _names(self, row: TableRow, video_id: str) -> Sequence[tuple[str, bool]]:
+        """What the file of an id may be called, without its ending, and whether one that is called
+        so is cut to the row's times. The first that is there counts."""
+        index = _path_text(self._value(row, INDEX_COLUMN)) or ""
+        found = re.fullmatch(rf"([0-9]+_{re.escape(video_id)})-[0-9]+", index)
+        if found is not None:
+            return (index, True), (found[1], False), (video_id, False)
+        found = _CLIP_ID.fullmatch(video_id)
+        times = (self._value(row, column) for column in (self.span, self.end))
+        if found is not None and any(time not in (None, "") for time in times):
+            return (video_id, True), (found[1], False)
+        return ((video_id, False),)
+
+    def _start_and_end(self, row: TableRow, where: str) -> tuple[Any, Any]:
+        start, end = self._value(row, self.start), self._value(row, self.end)
+        frames = [self._value(row, column) for column in FRAME_COLUMNS]
+        if self.start != "start_timestep" or any(each in (None, "") for each in frames):
+            return start, end
+        try:
+            first, last, fps = map(float, frames)
+            return first / fps, last / fps
+        except (ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
+            shown = ", ".join(map(_shown, frames))
+            raise DataError(
+                f"{where} has {shown} as {', '.join(FRAME_COLUMNS)}; write numbers, or leave all "
+                "three empty"
+            ) from error
 
     @staticmethod
     def _value(row: TableRow, column: str | None) -> Any:
         value = row.values.get(column) if column is not None else None
         return value.strip() if isinstance(value, str) else value
+
+
+def _ambiguous(row: TableRow, paths: Sequence[str]) -> str:
+    return (
+        f"{row.where} names no file but an id that {len(paths)} files are called by: "
+        f"{names_text(paths)}; write the path of the one that is meant into a column "
+        f"{PATH_COLUMNS[0]!r}, or rename the others"
+    )
 
 
 def _path_text(value: Any) -> str | None:
@@ -192,7 +266,7 @@ def _captions(value: Any, where: str) -> list[str]:
 def _caption(value: Any, where: str) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else as_caption(value)
-    found = "bytes" if isinstance(value, dict) and "bytes" in value else f"{value!r:.60}"
+    found = "bytes" if isinstance(value, dict) and "bytes" in value else _shown(value)
     raise DataError(f"{where} has {found} as its caption; it must be text")
 
 
@@ -205,10 +279,10 @@ def _listed(value: Any, where: str) -> list[Any] | None:
             raise DataError(f"{where} has a list of {len(value):,} characters; too long")
         try:
             value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-            raise DataError(f"{where} has {value!r:.60} where a list is needed") from error
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise DataError(f"{where} has {_shown(value)} where a list is needed") from error
     if not isinstance(value, list | tuple):
-        raise DataError(f"{where} has {value!r:.60} where a list is needed")
+        raise DataError(f"{where} has {_shown(value)} where a list is needed")
     return [list(cast(Sequence[Any], v)) if isinstance(v, tuple) else v for v in cast(Any, value)]
 
 
@@ -218,10 +292,10 @@ def _span(start: Any, end: Any, where: str) -> TimeSpan | None:
     if end in (None, ""):
         raise DataError(f"{where} has a start but no end; give both in seconds, or neither")
     try:
-        return TimeSpan(start_s=_seconds(start or 0), end_s=_seconds(end))
+        return TimeSpan(start_s=_seconds(0 if start in (None, "") else start), end_s=_seconds(end))
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{where} has span {start!r} to {end!r}; write seconds or HH:MM:SS.sss"
+            f"{where} has span {_shown(start)} to {_shown(end)}; write seconds or HH:MM:SS.sss"
         ) from error
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
@@ -251,3 +325,11 @@ def _bounded(seconds: float) -> float:
     if seconds > _MAX_S:
         raise ValueError(seconds)
     return seconds
+
+
+def _shown(value: Any) -> str:
+    """A value as messages quote it, however long it is."""
+    try:
+        return f"{value!r:.60}"
+    except (ValueError, RecursionError):
+        return "a number of thousands of digits, or lists in lists,"

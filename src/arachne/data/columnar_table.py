@@ -46,6 +46,29 @@ IsRead = Callable[[str], bool]
 """Whether the values of a column, by its name in small letters, are of any use."""
 
 
+def parquet_columns(path: DatasetPath, name: str) -> Sequence[str]:
+    """The names of a Parquet table's columns; `name` is what messages call it.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        with path.open("rb") as content:
+            check_footer(path, name)
+            return pq.read_schema(content).names
+    except _FAULTS as error:
+        raise DataError(f"{name} cannot be read as Parquet: {first_line(error)}") from error
+
+
+def arrow_columns(path: DatasetPath, _name: str) -> Sequence[str]:
+    """The names of an Arrow table's columns.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    return arrow_cells.open_arrow(path)[0].column_names
+
+
 def read_parquet(path: DatasetPath, name: str, is_read: IsRead) -> Columns:
     """A Parquet table, with the values of some columns; `name` is what messages call it.
 

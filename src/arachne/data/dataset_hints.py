@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from arachne.core.errors import DataError
+from arachne.data.files_below import names_in
 from arachne.data.media_suffixes import has_media_name
 from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import dataset_folder, source_path
@@ -50,18 +51,24 @@ def _unread_tables(folder: DatasetPath) -> Iterator[str]:
             yield f"{name!r} is there, but only {readable} are read: save it as CSV"
         # Far away each look takes a request.
         for suffix in TABLE_SUFFIXES if isinstance(folder, Path) else ():
-            if (folder / name / f"{_TABLE_STEM}{suffix}").is_file():
+            if _is_file(folder / name / f"{_TABLE_STEM}{suffix}"):
                 below = f"{name}/{_TABLE_STEM}{suffix}"
                 yield f"{below!r} lists clips: name {str(folder / name)!r} as the dataset"
         for shard in _shards(folder / name):
             yield f"{name + '/' + shard!r} is a shard: name {str(folder / name)!r} as the dataset"
 
 
+def _is_file(path: DatasetPath) -> bool:
+    with suppress(OSError):  # in a folder that this user may not look into
+        return path.is_file()
+    return False
+
+
 def _shards(folder: DatasetPath) -> list[str]:
     """Those of a folder that can be looked into; a link may lead out of the dataset."""
     if not isinstance(folder, Path) or folder.is_symlink():
         return []
-    with suppress(OSError):
+    with suppress(OSError, DataError):
         return [name for name in _names(folder) if name.lower().endswith(_SHARD_SUFFIX)]
     return []
 
@@ -69,4 +76,4 @@ def _shards(folder: DatasetPath) -> list[str]:
 def _names(folder: DatasetPath) -> list[str]:
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    return names_in(folder)

@@ -150,11 +150,11 @@ class GuardedDecoder:
         if self._connection is None:
             context = get_context("spawn")
             self._connection, far_end = context.Pipe()
-            self._process = context.Process(
+            process = context.Process(
                 target=_serve,
                 args=(
                     far_end,
-                    DupFd(self._pixels.descriptor),
+                    _Inherited(self._pixels.descriptor),
                     self._time_limit_s,
                     self._memory_bytes,
                 ),
@@ -162,7 +162,8 @@ class GuardedDecoder:
                 daemon=True,
             )
             with signals_held_back():
-                self._process.start()
+                process.start()
+            self._process = process
             far_end.close()
         try:
             self._connection.send(job)
@@ -196,8 +197,10 @@ class GuardedDecoder:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-        code: int = self._process.exitcode
+        code: int | None = self._process.exitcode
         self._connection = self._process = None
+        if code is None:  # another thread, which started a process, is just learning of it
+            return "an unknown end"
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
@@ -260,15 +263,34 @@ _MMAP_BYTES = 2**25
 """The largest that glibc takes; a 4K frame is smaller."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Inherited:
+    """A descriptor that a process has from its start, and gets as its number.
+
+    `DupFd` outside of a start would send it later, through a socket with a path in the temporary
+    folder; a socket's path may have 107 bytes, and some of those folders have more.
+    """
+
+    descriptor: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _number, (DupFd(self.descriptor),)
+
+
+def _number(descriptor: Any) -> int:
+    """Of a descriptor that this process has inherited."""
+    return descriptor.detach()
+
+
 def _serve(
-    connection: "Connection[Any, Any]", pixels: Any, time_limit_s: float, memory_bytes: int
+    connection: "Connection[Any, Any]", pixels: int, time_limit_s: float, memory_bytes: int
 ) -> None:
     """Decode what comes, until the caller is gone."""
     end_by_signals(signal.SIGTERM)  # as Python ends what is left at its exit; not by Ctrl-C
     _keep_freed_memory()
     # The caller may be gone, or be ended at any moment.
     with suppress(EOFError, OSError):
-        shared = _SharedPixels(pixels.detach())
+        shared = _SharedPixels(pixels)
         base_bytes = _address_space_bytes() + memory_bytes
         while True:
             job: DecodeJob = connection.recv()

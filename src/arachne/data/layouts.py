@@ -8,29 +8,31 @@ A dataset is a folder, of which the first of these counts, or one table or shard
 | lists | `videos.txt` and `prompts.txt`, line by line |
 | shards | WebDataset's `*.tar`, a clip and its caption as members `a.mp4` and `a.txt` |
 | saved dataset | what Hugging Face's `datasets` writes; see `saved_dataset` |
-| table | of any other name, the folder's only one |
+| table | of any other name, the folder's only one, or `NAME_1.csv` to `NAME_n.csv` |
 | sidecar | media files anywhere below, `a.mp4` with its caption in `a.txt` |
 """
 
-import os
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import count, takewhile
+from functools import partial
 from pathlib import Path
 
 from arachne.core.clip import Clip
 from arachne.core.errors import ConfigError, DataError
-from arachne.core.units import count_text
-from arachne.data.captions import as_caption, half_character, plain_ends, read_text, written_out
-from arachne.data.clip_table import is_read, table_clips
+from arachne.core.units import count_text, names_text
+from arachne.data.captions import half_character, plain_ends, read_text, written_out
+from arachne.data.clip_table import is_read, names_files, table_clips
 from arachne.data.dataset_hints import missing_caption_hint, no_clip_hint
-from arachne.data.media_suffixes import has_media_name, is_hidden
-from arachne.data.remote_path import DatasetPath, RemotePath
+from arachne.data.files_below import names_in
+from arachne.data.listed_files import located, media_finder
+from arachne.data.remote_path import DatasetPath
 from arachne.data.saved_dataset import saved_dataset
 from arachne.data.shard_clips import shard_clips
+from arachne.data.sidecar_clips import has_captioned_media, sidecar_clips
 from arachne.data.source_path import source_path
-from arachne.data.table_rows import TABLE_SUFFIXES, read_table
+from arachne.data.table_rows import TABLE_SUFFIXES, column_names, read_table
 from arachne.data.uncaptioned import Uncaptioned
 
 TABLE_STEM = "metadata"
@@ -42,6 +44,8 @@ _HOW_TO_LIST = (
     "a.mp4 and a.txt"
 )
 PACKED_SUFFIXES = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
+_PART = re.compile(r"(?P<name>.+)_(?P<number>[0-9]{1,6})(?P<suffix>\.[^.]+)", re.DOTALL)
+"""One table of several that are one dataset: `Koala_36M_1.csv`, ..., `Koala_36M_10.csv`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +65,14 @@ def detected_layout(root: DatasetPath) -> Layout:
     """The layout of the dataset in a folder, or of the one that a table or shard lists.
 
     Raises:
-        DataError: There is no such folder or file, or two tables or lists are possible.
+        DataError: There is no such folder or file, it cannot be read, or two tables or lists are
+            possible.
     """
     if root.is_file():
         return _layout_of_file(root.parent, root.name)
     if not root.is_dir():
         raise DataError(f"there is no folder {str(root)!r}; name the folder that holds the clips")
-    names = sorted(entry.name for entry in root.iterdir() if not entry.name.startswith("."))
+    names = names_in(root)
     tables = [name for name in names if Path(name).suffix.lower() in TABLE_SUFFIXES]
     named = [name for name in tables if Path(name).stem == TABLE_STEM]
     shards = [name for name in names if _is_shard(root / name)]
@@ -80,12 +85,16 @@ def detected_layout(root: DatasetPath) -> Layout:
     if shards:
         return _layout_of_shards(root, shards)
     saved = saved_dataset(root, names)
+    if _name_no_files(root, saved.tables[:1] if saved else others) and has_captioned_media(root):
+        unread = names_text(saved.tables if saved else others, most=1)
+        name = f"sidecar captions (not read: {unread}, without a column for files)"
+        return Layout(name=name, read=partial(sidecar_clips, root))
     if saved is not None:
         return Layout(name=saved.name, read=partial(_tables, root, saved.tables))
     if others:
         return _layout_of_table(root, others)
     _refuse_packed_shards(root, names)
-    return Layout(name="sidecar captions", read=partial(_sidecar_clips, root))
+    return Layout(name="sidecar captions", read=partial(sidecar_clips, root))
 
 
 def read_clips(root: DatasetPath, missing_caption: str) -> tuple[Clip, ...]:
@@ -147,13 +156,46 @@ def _layout_of_file(root: DatasetPath, name: str) -> Layout:
 
 
 def _layout_of_table(root: DatasetPath, tables: list[str]) -> Layout:
+    if parts := _parts(root, tables):
+        name = f"{len(parts)} tables {parts[0]} to {parts[-1]}"
+        return Layout(name=name, read=partial(_tables, root, parts))
     if len(tables) > 1:
         raise DataError(
             f"{str(root)!r} holds {count_text(len(tables), 'table')}: {', '.join(tables[:4])}; "
             f"name the one that lists the clips as the dataset, or call it "
             f"{TABLE_STEM}{Path(tables[0]).suffix}"
         )
-    return Layout(name=f"table {tables[0]}", read=partial(_table, root, tables[0]))
+    return Layout(name=f"table {tables[0]}", read=partial(_tables, root, tables))
+
+
+def _parts(root: DatasetPath, tables: Sequence[str]) -> list[str]:
+    """Tables that are one dataset, in the order of their numbers; none where they are not.
+
+    They differ in their numbers alone, which count on from 0 or 1, and have the same columns.
+    """
+    found = [match for match in map(_PART.fullmatch, tables) if match]
+    found.sort(key=lambda match: int(match["number"]))
+    numbers = [int(match["number"]) for match in found]
+    counts_on = any(numbers == list(range(first, first + len(tables))) for first in (0, 1))
+    is_one = len({(match["name"], match["suffix"]) for match in found}) == 1
+    if len(tables) < 2 or not counts_on or not is_one:
+        return []
+    names = [match[0] for match in found]
+    columns = {_columns(root, name) for name in names}
+    return names if len(columns) == 1 and None not in columns else []
+
+
+def _name_no_files(root: DatasetPath, tables: Sequence[str]) -> bool:
+    """Whether there are tables, and none says which files clips are in; it may list anything."""
+    columns = map(partial(_columns, root), tables)
+    return bool(tables) and all(c is not None and not names_files(c) for c in columns)
+
+
+def _columns(root: DatasetPath, table: str) -> tuple[str, ...] | None:
+    """The names of a table's columns; None where they cannot be read, which is said later."""
+    with suppress(DataError):
+        return column_names(source_path(root, table), table)
+    return None
 
 
 def _layout_of_lists(root: DatasetPath, names: list[str]) -> Layout:
@@ -183,24 +225,14 @@ def _refuse_packed_shards(root: DatasetPath, names: list[str]) -> None:
         )
 
 
-def _table(root: DatasetPath, name: str) -> list[Uncaptioned]:
-    return _tables(root, (name,))
-
-
 def _tables(root: DatasetPath, names: Sequence[str]) -> list[Uncaptioned]:
-    @cache
-    def media_by_stem() -> dict[str, str]:
-        return {Path(path).stem: path for path in reversed(_media_of(_files_below(root)))}
-
-    def find_media(video_id: str) -> str:
-        """A file that is not there is rejected later, by name."""
-        return media_by_stem().get(video_id, f"{video_id}.mp4")
-
-    return [
+    find_media = media_finder(root)
+    clips = [
         clip
         for name in names
         for clip in table_clips(read_table(source_path(root, name), name, is_read), find_media)
     ]
+    return located(root, clips)
 
 
 def _listed_clips(root: DatasetPath, captions_name: str | None) -> list[Uncaptioned]:
@@ -218,10 +250,11 @@ def _listed_clips(root: DatasetPath, captions_name: str | None) -> list[Uncaptio
     for number, path in enumerate(paths, start=1):
         if not path:
             raise DataError(f"{VIDEO_LIST} line {number} names no file")
-    return [
+    clips = [
         Uncaptioned(path=path.replace("\\", "/").removeprefix("./"), caption=caption)
         for path, caption in zip(paths, captions, strict=True)
     ]
+    return located(root, clips)
 
 
 def _lines(root: DatasetPath, name: str) -> list[str]:
@@ -241,53 +274,3 @@ def _refuse_missing(root: DatasetPath, found: list[Uncaptioned], missing_caption
         f"all); {hint or 'add it'}, or set data.missing_caption = 'empty' (--missing-caption "
         "empty) to train without words"
     )
-
-
-def _sidecar_clips(root: DatasetPath) -> list[Uncaptioned]:
-    paths = _files_below(root)
-    texts = {path for path in paths if path.endswith(".txt")}
-
-    def text_of(name: str) -> str | None:
-        return as_caption(read_text(source_path(root, name), name)) if name in texts else None
-
-    media = {path: Path(path).with_suffix("").as_posix() for path in _media_of(paths)}
-    stems = frozenset(media.values())
-    return [_sidecar_clip(path, stem, stems, text_of) for path, stem in media.items()]
-
-
-def _sidecar_clip(
-    path: str, stem: str, stems: frozenset[str], text_of: Callable[[str], str | None]
-) -> Uncaptioned:
-    """A media file with the caption in `a.txt`, and others in `a.2.txt`, `a.3.txt`, ..., up to one
-    that is another media file's own: `stems` are those of all.
-    """
-    numbered = takewhile(lambda each: each not in stems, (f"{stem}.{n}" for n in count(2)))
-    more = (text_of(f"{each}.txt") for each in numbered)
-    try:
-        return Uncaptioned(
-            path=path,
-            caption=text_of(f"{stem}.txt"),
-            other_captions=tuple(takewhile(bool, more)),  # pyright: ignore[reportArgumentType]
-        )
-    except DataError as error:
-        return Uncaptioned(path=path, caption=None, fault=str(error))
-
-
-def _files_below(root: DatasetPath) -> list[str]:
-    """Paths of all files below a folder, relative to it; hidden folders are not looked at."""
-    if isinstance(root, RemotePath):
-        return [path for path in root.files_below() if not is_hidden(path)]
-    paths: list[str] = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [(Path(folder) / name).relative_to(root).as_posix() for name in names]
-    return paths
-
-
-def _media_of(paths: Sequence[str]) -> list[str]:
-    """Those that are called like media, sorted."""
-    media = sorted(path for path in paths if has_media_name(path) and not is_hidden(path))
-    for path in media:
-        if half_character(path) is not None:
-            raise DataError(f"file name {path!r} is not UTF-8; rename the file")
-    return media

@@ -121,7 +121,7 @@ def make_arrays(workshop: Workshop, pieces: Sequence[Piece], tell: Tell) -> None
     """Make what is missing; returns when every piece is settled, by whomever.
 
     Raises:
-        DataError: The cache cannot be written.
+        DataError: The cache cannot be written, or the text encoder gives no numbers.
     """
     with ExitStack() as stack:
         claims = Claims(workshop.store.claims_dir, expires_s=workshop.claims_expire_s)
@@ -170,7 +170,7 @@ class _Line:
             return True
         self.tell(Begun(key=piece.key))
         if isinstance(piece, TokenStates) and piece.row is None:
-            self._store(piece, self.workshop.text_encoder.encode(piece.caption))
+            self._store(piece, _finite(self.workshop.text_encoder.encode(piece.caption)))
             return True
         assert piece.row is not None, "latents are a clip's"
         job = decode_job(self.workshop, piece.row)
@@ -197,7 +197,7 @@ class _Line:
         elif isinstance(piece, TokenStates):
             text_encoder = self.workshop.text_encoder
             assert isinstance(text_encoder, PictureReader), "which its store says"
-            found = text_encoder.encode_seeing(piece.caption, found.pixels[0])
+            found = _finite(text_encoder.encode_seeing(piece.caption, found.pixels[0]))
         else:
             num_frames = found.num_frames
             found = encoded_latents(self.workshop.video_encoder, found.pixels)
@@ -234,6 +234,16 @@ def decode_job(workshop: Workshop, row: LedgerRow) -> DecodeJob:
     )
 
 
+def _finite(states: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Token states, if all of them are finite: no caption is one that an encoder cannot read."""
+    if not np.isfinite(states).all():
+        raise DataError(
+            "the text encoder gave values that are not finite, so its weights are damaged; name "
+            "another folder as model.text_encoder, or fetch this one again"
+        )
+    return states
+
+
 def encoded_latents(
     encoder: VideoEncoder, frames: NDArray[np.uint8]
 ) -> NDArray[np.float32] | Refusal:
@@ -243,5 +253,9 @@ def encoded_latents(
     except DataError as error:
         return Refusal(reason=str(error), is_lasting=True)
     if not np.isfinite(latents).all():
-        return Refusal(reason="the video encoder gave values that are not finite", is_lasting=True)
+        return Refusal(
+            reason="the video encoder gave values that are not finite; if it does so for other "
+            "clips too, its weights are damaged: fetch model.video_encoder again",
+            is_lasting=True,
+        )
     return latents

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from arachne.core.errors import DamagedFileError, DataError
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.data.atomic_file import remove_leftovers
 from arachne.data.cache import LatentCache, first_frame_key, text_key, video_key
@@ -99,10 +100,25 @@ class Store:
         """Where processes claim pieces of work."""
         return self.cache_dir / "claims"
 
+    @property
+    def null_key(self) -> str:
+        """The key of the empty caption's token states."""
+        return text_key("", self.text_fingerprint)
+
     def tidy(self) -> None:
-        """Remove what processes that were ended have left: parts of files, and claims."""
+        """Remove what processes that were ended have left: parts of files, and claims.
+
+        The empty caption's states go too if they are damaged: no step could leave them out, as it
+        does a clip whose arrays are.
+        """
         remove_leftovers(self.cache_dir)
         remove_abandoned_claims(self.claims_dir)
+        try:
+            self.cache.get(self.null_key)
+        except DamagedFileError:
+            self.cache.discard(self.null_key)
+        except DataError:
+            pass  # there is none yet; one that cannot be read is an error where it is needed
 
     def keys_of(self, row: LedgerRow) -> tuple[str, str]:
         """The cache keys of a usable clip's (latents, token states)."""
@@ -117,8 +133,8 @@ class Store:
 
     def pieces(self, rows: Iterable[LedgerRow]) -> tuple[Piece, ...]:
         """All arrays of the usable rows and the empty caption's, each once, in the rows' order."""
-        null_key = text_key("", self.text_fingerprint)
-        found: dict[str, Piece] = {null_key: TokenStates(key=null_key, caption="")}
+        empty = TokenStates(key=self.null_key, caption="")
+        found: dict[str, Piece] = {empty.key: empty}
         for row in rows:
             if row.status == "rejected":
                 continue

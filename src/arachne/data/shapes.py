@@ -67,6 +67,13 @@ class ShapeRules:
         """`at most 256 x 256 or 480 x 480 pixels`."""
         return f"at most {' or '.join(f'{r} x {r}' for r in sorted(self.resolutions))} pixels"
 
+    @property
+    def lengths_text(self) -> str:
+        """`1, 17, 33` frames, or `at most 129`."""
+        if self.extraction.mode == "full":
+            return f"at most {self.extraction.max_frames}"
+        return ", ".join(map(str, self.frame_buckets))
+
     def window_of(self, facts: MediaFacts) -> tuple[float, float]:
         """Width and height of what is brought to a size: a clip's frame, a part of it, or what it
         is set in.

@@ -7,17 +7,27 @@ CSV, and numbers, lists or nothing from the others; media that lie in a table st
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from arachne.core.errors import DataError
 from arachne.data.captions import lines_of, read_text
-from arachne.data.columnar_table import Columns, IsRead, read_arrow, read_parquet
+from arachne.data.columnar_table import (
+    Columns,
+    IsRead,
+    arrow_columns,
+    parquet_columns,
+    read_arrow,
+    read_parquet,
+)
 from arachne.data.remote_path import DatasetPath
 
 TABLE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".arrow")
 """Endings of files that may list a dataset."""
+
+_MAX_HEAD_BYTES = 2**20
+"""Of a text file, within which its first row must end. *Assumption*: far more than any has."""
 
 _MAX_VALUE_CHARS = 2**24
 """Of one value in CSV. *Assumption*: Panda-70M's lists of spans and captions are far shorter."""
@@ -47,6 +57,30 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
+
+
+def column_names(path: DatasetPath, name: str) -> tuple[str, ...]:
+    """The names of a table's columns, without reading its rows; `name` is what messages call it.
+
+    Of JSON Lines they are those of the first row. Other JSON is refused.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _COLUMN_READERS:
+        return _columns(_COLUMN_READERS[suffix](path, name), name)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_MAX_HEAD_BYTES).decode("utf-8-sig", errors="replace")
+        if suffix == ".csv":
+            return _columns(next(csv.reader(io.StringIO(head, newline="")), list[str]()), name)
+    except OSError as error:
+        raise DataError(f"cannot read {name!r}: {error.strerror or error}") from error
+    except csv.Error as error:
+        raise DataError(f"{name} line 1 is not CSV: {error}") from error
+    first = next(filter(str.strip, lines_of(head)), "{}")
+    return _of_objects(name, [(f"{name} line 1", _parsed(first, f"{name} line 1"))]).columns
 
 
 def read_table(path: DatasetPath, name: str, is_read: IsRead) -> Table:
@@ -128,6 +162,10 @@ _READERS: dict[str, Callable[[DatasetPath, str], Table]] = {
     ".csv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_json_lines,
+}
+_COLUMN_READERS: dict[str, Callable[[DatasetPath, str], Sequence[str]]] = {
+    ".parquet": parquet_columns,
+    ".arrow": arrow_columns,
 }
 _COLUMNAR_READERS: dict[str, Callable[[DatasetPath, str, IsRead], Columns]] = {
     ".parquet": read_parquet,

@@ -101,7 +101,7 @@ tar_index: Callable[[DatasetPath | MediaFile], TarIndex] = remembered(_read_inde
 
 def _collect(file: BufferedReader, num_bytes: int, members: dict[str, TarMember]) -> str | None:
     """Add all members up to the end or the first fault, which is returned."""
-    headers: Any = _Headers(file)
+    headers: Any = _Headers(file, num_bytes)
     last = "its beginning"
     try:
         tar = tarfile.TarFile(fileobj=headers, mode="r", encoding="utf-8")
@@ -157,8 +157,9 @@ def _end_fault(file: BufferedReader, offset: int, last: str) -> str | None:
 class _Headers:
     """A file that gives headers and no more: a long name cannot claim gigabytes."""
 
-    def __init__(self, file: BufferedReader) -> None:
+    def __init__(self, file: BufferedReader, num_bytes: int) -> None:
         self._file = file
+        self._num_bytes = num_bytes
         self.name = None
 
     def read(self, size: int) -> bytes:
@@ -167,7 +168,8 @@ class _Headers:
         return self._file.read(size)
 
     def seek(self, offset: int) -> int:
-        return self._file.seek(offset)
+        """To the end where the offset lies beyond: file systems refuse the largest."""
+        return self._file.seek(min(offset, self._num_bytes))
 
     def tell(self) -> int:
         return self._file.tell()

@@ -4,6 +4,7 @@ A clip is the set of frames that begin within its span; it lasts until the next 
 that 63 frames of a 25 fps video are 63/25 s wherever the span's ends fall between frames.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -30,8 +31,8 @@ class FrameTimes:
     """When each frame of a file is shown, as its packets say without being decoded.
 
     Attributes:
-        pts: The container's time stamps [N], ascending; empty where it has none, so that frames
-            are known only by their order.
+        pts: The container's time stamps [N], ascending; empty where it has none, or its clock
+            begins anew on the way, so that frames are known only by their order.
         key_pts: Those of `pts` from which decoding can start.
         times_s: Seconds from the first frame [N], ascending.
         end_s: When the last frame's display ends.
@@ -139,6 +140,20 @@ def facts_of(timeline: Timeline, span: TimeSpan | None) -> MediaFacts:
         num_frames=num_frames,
         is_estimated=not is_still,
     )
+
+
+def joined_stamps(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Ascending stamps of a video whose clock began anew with each part, as if it had gone on.
+
+    A part begins a usual step after the last frame of the part before.
+    """
+    joined = np.sort(parts[0])
+    for part in parts[1:]:
+        stamps = np.sort(part)
+        steps = np.diff(joined if len(joined) > 1 else stamps)
+        step = int(np.median(steps)) if len(steps) else 1
+        joined = np.concatenate([joined, stamps - stamps[0] + joined[-1] + max(step, 1)])
+    return joined
 
 
 def seconds_of_stamps(

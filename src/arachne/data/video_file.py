@@ -29,6 +29,12 @@ _OPTIONS = {
 
 _POINTER = b"version https://git-lfs"
 
+_PACKET_BYTES, _SYNC = 188, b"\x47"
+"""Packets of an MPEG transport stream, and what each begins with. Source: ISO/IEC 13818-1."""
+
+_MOST_PACKETS = 5
+"""Of that format FFmpeg by itself is sure from five on; it mistakes fewer for others."""
+
 
 class _Nameless:
     """A file without a name: its content alone decides what it is."""
@@ -71,9 +77,18 @@ def opened_video(file: MediaFile) -> Generator[tuple[InputContainer, VideoStream
 @contextmanager
 def _container(file: MediaFile) -> Generator[InputContainer, None, None]:
     with file.open() as opened:
+        packets = opened.read(_MOST_PACKETS * _PACKET_BYTES)
+        opened.seek(0)
+        starts = range(0, len(packets), _PACKET_BYTES)
+        is_transport = len(starts) > 1 and all(packets[at : at + 1] == _SYNC for at in starts)
         nameless: Any = _Nameless(opened)
         try:
-            found = av.open(nameless, options=_OPTIONS, metadata_errors="replace")
+            found = av.open(
+                nameless,
+                format="mpegts" if is_transport else None,
+                options=_OPTIONS,
+                metadata_errors="replace",
+            )
         except FFmpegError as error:
             raise _refusal(file, _opening_fault(error)) from error
         with cast(InputContainer, found) as container:
@@ -84,7 +99,7 @@ def _opening_fault(error: FFmpegError) -> str:
     if isinstance(error, InvalidDataError | ArgumentError):
         return "its content is no video or picture of a known format"
     if isinstance(error, EndError):
-        return "the file is cut short: it ends before its index"
+        return "the file is cut short: it ends before a whole frame of video"
     return f"it cannot be read as a video: {error.strerror or error}"
 
 

@@ -13,10 +13,11 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from arachne.core.errors import DataError
+from arachne.data.color_matrix import color_matrix
 from arachne.data.cut_short import cut_short
 from arachne.data.limits import MAX_FRAMES, check_frame_size
 from arachne.data.media_file import MediaFile
-from arachne.data.timeline import FrameTimes, Timeline, seconds_of_stamps
+from arachne.data.timeline import FrameTimes, Timeline, joined_stamps, seconds_of_stamps
 from arachne.data.video_file import opened_video
 
 _MISSING_SHARE = 0.02
@@ -39,6 +40,7 @@ class _Packets:
     Attributes:
         is_decoding: Whether the first frame is decoded on the way, for what only it knows.
         kept: The packets themselves; None where nobody wants them, or they are too many.
+        parts: Where in `stamps` the clock begins anew, as in recordings that were joined.
     """
 
     is_decoding: bool = False
@@ -46,6 +48,7 @@ class _Packets:
     num_bytes: int = 0
     stamps: list[int | None] = field(default_factory=list[int | None])
     key_stamps: list[int] = field(default_factory=list[int])
+    parts: list[int] = field(default_factory=list[int])
     last_pts: int = -1
     last_ticks: int = 0
     first_frame: VideoFrame | None = None
@@ -70,6 +73,10 @@ class _Packets:
         if packet.pts is None:
             return
         if packet.is_keyframe:
+            # Other packets come out of order, keyframes never.
+            if self.key_stamps and self.key_stamps[-1] >= packet.pts < self.last_pts:
+                self.parts.append(len(self.stamps) - 1)
+                self.last_pts = -1
             self.key_stamps.append(packet.pts)
         if packet.pts > self.last_pts:
             self.last_pts, self.last_ticks = packet.pts, packet.duration or 0
@@ -86,6 +93,7 @@ def scan_video(file: MediaFile) -> Timeline:
         if packets.first_frame is None:
             raise DataError(f"none of its {len(packets.stamps)} packets gives a frame")
         width, height = upright_size(packets.first_frame, stream)
+        _ = color_matrix(packets.first_frame)  # refuses what decoding could not convert
         times = _times(packets, stream)
         _refuse_cut_short(times, stream, file.num_bytes)
         return Timeline(
@@ -183,10 +191,12 @@ def _times(packets: _Packets, stream: VideoStream) -> FrameTimes:
     rates = stream.average_rate, stream.guessed_rate
     rate = (rates[0] or rates[1]) if has_stamps else (rates[1] or rates[0])
     if has_stamps:
-        stamps = cast(list[int], packets.stamps)
-        pts = np.sort(np.array(stamps, dtype=np.int64))
+        stamps = np.array(cast(list[int], packets.stamps), dtype=np.int64)
+        pts = joined_stamps(np.split(stamps, packets.parts))
         assert stream.time_base is not None
         times_s, end_s = seconds_of_stamps(pts, stream.time_base, rate, packets.last_ticks)
+        if packets.parts:  # a stamp may mean several frames
+            has_stamps, pts = False, np.empty(0, dtype=np.int64)
     else:
         if not rate:
             raise DataError("it has neither time stamps nor a frame rate")

@@ -184,6 +184,7 @@ def check_cogvideox(shape: ModelShape) -> None:
 COGVIDEOX = DiffusersFamily(
     name="cogvideox",
     class_name="CogVideoXTransformer3DModel",
+    pipeline_name="CogVideoXPipeline",
     layout=COGVIDEOX_LAYOUT,
     sizes=_sizes,
     options=_options,

@@ -136,6 +136,7 @@ class DiffusersFamily:
     Attributes:
         name: The `model.family` of a run file, a key of `core.families.FAMILIES`.
         class_name: Name of the class in diffusers.
+        pipeline_name: Name of the pipeline there that makes videos of text with it.
         layout: How it is cut along the sequence.
         kept_layout: The same where image to video keeps the first frame; None where it never does.
         sizes: Fields of `ModelShape`, but for family and text tokens, from a config.json.
@@ -152,11 +153,14 @@ class DiffusersFamily:
         pools_text: Whether its text begins with a pooled state, as `pooled_text` packs it.
         fixed: Further options, which must have the class's own defaults.
         frozen: Patterns of names of parameters that nothing trains, such as LTX-2's of audio.
+        authors_input: In files with its authors' names, the weight that latents meet first, whose
+            channels tell image to video from text to video; empty where they are the same.
         check: Raises ConfigError where the class cannot have these sizes.
     """
 
     name: str
     class_name: str
+    pipeline_name: str
     layout: SequenceLayout
     sizes: Callable[[Option], dict[str, Any]]
     options: Callable[[ModelShape], dict[str, Any]]
@@ -171,4 +175,5 @@ class DiffusersFamily:
     pools_text: bool = False
     fixed: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    authors_input: str = ""
     check: Callable[[ModelShape], None] = _any_shape

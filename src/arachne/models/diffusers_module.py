@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from arachne.core.errors import ConfigError
@@ -26,8 +25,8 @@ from arachne.models.families import transformer_named
 from arachne.models.interface import FirstFrames
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.pretrained_folder import loaded_part
-from arachne.models.published_file import published_keys, published_shape
-from arachne.models.single_file import check_renaming, load_single_file
+from arachne.models.published_file import published_headers, published_shape
+from arachne.models.single_file import check_values, mapped_tensors, single_file_tensors
 
 TIMESTEP_SCALE = 1000.0
 """Families were trained on timesteps 0..1000; they embed them in floating point, untruncated."""
@@ -168,32 +167,20 @@ def load_published_transformer(
         Path(file), family=family_name, text_tokens=text_tokens, head_size=head_size
     )
     family.check(shape)
-    keys = published_keys(Path(file))
-    with torch.random.fork_rng(devices=[]):
-        module = diffusers_class(family)(**family.options(shape))
-    parameters = dict(module.named_parameters())
-    needed = {PUBLISHED[family_name](name): name for name in parameters}
-    for key in sorted(keys.keys() ^ needed.keys()):
-        what = "has" if key in keys else "lacks"
+    shapes = _state_shapes(family, shape)
+    needed = {PUBLISHED[family_name](name): name for name in shapes}
+    headers = published_headers(Path(file))
+    for key in sorted(headers.keys() ^ needed.keys()):
+        what = "has" if key in headers else "lacks"
         raise ConfigError(
             f"model.pretrained {str(file)!r} {what} {key!r}; training needs all of a Wan and no "
             "more; other conditions than text and a first frame are not built"
         )
-    _cast_parameters(module, _wide(dtype))
-    with safe_open(Path(file), framework="pt") as opened, torch.no_grad():
-        for key, name in needed.items():
-            values = opened.get_tensor(keys[key])
-            if values.element_size() < 2 or values.shape != parameters[name].shape:
-                raise ConfigError(
-                    f"model.pretrained {str(file)!r} has {key!r} as {values.dtype} of shape "
-                    f"{tuple(values.shape)}; needed are 16 bits or more, and "
-                    f"{tuple(parameters[name].shape)}"
-                )
-            parameters[name].copy_(values)
-    module.train()
-    _cast_parameters(module, dtype)
-    family.prepare(module)
-    return VideoTransformer(family=family, shape=shape, module=module)
+    tensors = mapped_tensors(Path(file))
+    found = {name: tensors[headers[key].key] for key, name in needed.items()}
+    for key, name in needed.items():
+        check_values(found[name], shapes[name], key, file=Path(file))
+    return _filled(family, shape, found, dtype)
 
 
 def load_single_file_transformer(
@@ -205,11 +192,28 @@ def load_single_file_transformer(
         ConfigError: diffusers cannot read it, or it does not fit the sizes.
     """
     family = transformer_named(shape.family)
-    check_renaming(family, Path(file))
+    tensors = single_file_tensors(family, Path(file), _state_shapes(family, shape))
+    return _filled(family, shape, tensors, dtype)
+
+
+def _state_shapes(family: DiffusersFamily, shape: ModelShape) -> dict[str, torch.Size]:
+    """What a module of these sizes holds, by name, without any memory for it."""
+    with torch.device("meta"):
+        module = diffusers_class(family)(**family.options(shape))
+    return {name: values.shape for name, values in module.state_dict().items()}
+
+
+def _filled(
+    family: DiffusersFamily,
+    shape: ModelShape,
+    tensors: Mapping[str, torch.Tensor],
+    dtype: torch.dtype,
+) -> VideoTransformer:
+    """A transformer with the values of all of its tensors, which fit it."""
     with torch.random.fork_rng(devices=[]):
         module = diffusers_class(family)(**family.options(shape))
     _cast_parameters(module, _wide(dtype))
-    load_single_file(family, Path(file), module)
+    module.load_state_dict(tensors)
     module.train()
     _cast_parameters(module, dtype)
     family.prepare(module)
@@ -226,6 +230,13 @@ def diffusers_class(family: DiffusersFamily) -> Any:
     import diffusers
 
     return getattr(diffusers, family.class_name)
+
+
+def pipeline_class(family: DiffusersFamily) -> Any:
+    """diffusers' pipeline that makes videos of text with a family's transformer."""
+    import diffusers
+
+    return getattr(diffusers, family.pipeline_name)
 
 
 def _from_folder(kind: Any, folder: Path, dtype: torch.dtype, setting: str) -> nn.Module:

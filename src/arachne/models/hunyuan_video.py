@@ -202,6 +202,7 @@ def _check(shape: ModelShape) -> None:
 HUNYUAN_VIDEO = DiffusersFamily(
     name="hunyuan_video",
     class_name="HunyuanVideoTransformer3DModel",
+    pipeline_name="HunyuanVideoPipeline",
     layout=_LAYOUT,
     sizes=_sizes,
     options=_options,
@@ -213,4 +214,5 @@ HUNYUAN_VIDEO = DiffusersFamily(
     fixed=("patch_size_t",),
     check=_check,
     pools_text=True,
+    authors_input="img_in.proj.weight",
 )

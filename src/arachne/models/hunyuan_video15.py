@@ -153,6 +153,7 @@ def _check(shape: ModelShape) -> None:
 HUNYUAN_VIDEO15 = DiffusersFamily(
     name="hunyuan_video15",
     class_name="HunyuanVideo15Transformer3DModel",
+    pipeline_name="HunyuanVideo15Pipeline",
     layout=HUNYUAN_VIDEO.layout,
     sizes=_sizes,
     options=_options,

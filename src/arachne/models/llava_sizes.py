@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from arachne.core.errors import ConfigError
+from arachne.models.config_sizes import config_size
 
 LLAVA = "llava"
 """Its `model_type`."""
@@ -19,10 +20,6 @@ EVERY_IF_SHOWN, EVERY_IF_KEPT = 2, 4
 _LLAMA_SIZE = 4096
 _VISION_SIDE, _VISION_PATCH = 336, 14
 """What transformers takes where config.json leaves it out."""
-
-
-_MOST = 10**6
-"""No size of a model is larger."""
 
 
 def llava_text_size(config: Mapping[str, Any]) -> int:
@@ -60,16 +57,8 @@ def llava_rows(config: Mapping[str, Any], num_tokens: int, every: int) -> int:
 
 
 def _size(config: Mapping[str, Any], part: str, key: str, default: int) -> int:
-    """A size in a part of config.json; of a square, transformers takes both sides too."""
     options: Any = config.get(part) or {}
     if not isinstance(options, Mapping):
         raise ConfigError(f"LLaVA's config.json has {part} = {options!r}; needed is a table")
-    value: Any = cast(Mapping[str, Any], options).get(key, default)
-    if isinstance(value, list) and len(set(map(str, cast(list[Any], value)))) == 1:
-        value = value[0]
-    if not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise ConfigError(
-            f"LLaVA's config.json has {part}.{key} = {value!r}; needed is a whole number from 1 to "
-            f"{_MOST:,}"
-        )
-    return value
+    value = cast(Mapping[str, Any], options).get(key, default)
+    return config_size(value, f"{part}.{key}", what="LLaVA's config.json")

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from arachne.core.errors import ConfigError
+from arachne.core.units import names_text
 from arachne.models.diffusers_module import VideoTransformer
 from arachne.models.lora import (
     AdapterOptions,
@@ -28,9 +29,13 @@ _PEFT_FILE, _PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _METADATA_KEY = "lora_adapter_metadata"
 """Where diffusers keeps peft's configuration in a file's metadata."""
 
+_FINETRAINERS_KEY = "lora_config"
+"""Where finetrainers does."""
+
 _PREFIX = "transformer."
 
-_KEYS_SHOWN = 3
+_LORA = "LORA"
+"""peft's name of the kind of adapters."""
 
 
 def load_adapters(
@@ -68,8 +73,10 @@ def load_adapters(
             }
     _check_same_tensors(found, needed, file, setting, options)
     without = [layer for layer in layers if layer not in alphas] if alphas else []
+    if settings.get("use_dora") and not any(key.part == "magnitude" for key in keys.values()):
+        raise ConfigError(f"{what} has use_dora = true and no magnitude; name the whole file")
     if without and "lora_alpha" not in settings:
-        raise ConfigError(f"{what} has an alpha of other layers, and none of {_some(without)}")
+        raise ConfigError(f"{what} has an alpha of other layers, and none of {names_text(without)}")
     for layer in layers:
         rank = found[f"{layer}.lora_A.weight"].shape[0]
         alpha: float = settings.get("lora_alpha", rank)
@@ -103,13 +110,13 @@ def _keys_of(names: Iterable[str], adapters: AdapterNames, what: str) -> dict[st
     of_other_kind = [name for name in unknown if adapters.is_of_layer(name)]
     if of_other_kind:
         raise ConfigError(
-            f"{what} has tensors that no plain LoRA has: {_some(of_other_kind)}; only LoRA, and "
-            "peft's DoRA, can be trained on; name another file"
+            f"{what} has tensors that no plain LoRA has: {names_text(of_other_kind)}; only LoRA, "
+            "and peft's DoRA, can be trained on; name another file"
         )
     if unknown:
         raise ConfigError(
-            f"{what} has keys of no adapter of this run: {_some(unknown)}; set lora.targets so "
-            "that these layers have adapters, or name another file"
+            f"{what} has keys of no adapter of this run: {names_text(unknown)}; set lora.targets "
+            "so that these layers have adapters, or name another file"
         )
     return found
 
@@ -142,7 +149,9 @@ def _usable(tensor: Tensor, part: Part, what: str) -> Tensor:
     Raises:
         ConfigError: It is none, or holds what is no number; `what` begins the line.
     """
-    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor.float()).all()):
+    # kohya's scripts write an alpha that was a whole number as such.
+    is_number = tensor.is_floating_point() or (part == "alpha" and not tensor.is_complex())
+    if not is_number or not bool(torch.isfinite(tensor.float()).all()):
         raise ConfigError(f"{what} with values that are no finite floats; name another file")
     if part == "alpha":
         if tensor.numel() != 1 or float(tensor) <= 0.0:
@@ -175,8 +184,9 @@ def _read(file: Path, setting: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load_file(file)
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-        if _METADATA_KEY in metadata:
-            settings = json.loads(metadata[_METADATA_KEY])
+        key = next((key for key in (_METADATA_KEY, _FINETRAINERS_KEY) if key in metadata), None)
+        if key is not None:
+            settings = json.loads(metadata[key])
         elif (file.parent / _PEFT_CONFIG).is_file():  # a file of another writer has its own alphas
             settings = json.loads((file.parent / _PEFT_CONFIG).read_text(encoding="utf-8"))
     except (OSError, SafetensorError, ValueError) as error:
@@ -186,10 +196,14 @@ def _read(file: Path, setting: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     named = cast(dict[str, Any], settings)
     settings = {key.removeprefix(_PREFIX): value for key, value in named.items()}
     alpha = settings.get("lora_alpha", 1.0)
-    if not isinstance(alpha, (int, float)) or not 0.0 < alpha < inf:
+    is_number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+    if not is_number or not 0.0 < alpha < inf:
         raise ConfigError(
             f"{setting} {str(file)!r} has lora_alpha = {alpha!r}; needed is a number above 0"
         )
+    kind = settings.get("peft_type", _LORA)
+    if kind != _LORA:
+        raise ConfigError(f"{setting} {str(file)!r} has peft_type = {kind!r}; only {_LORA} is read")
     for name in ("use_rslora", "alpha_pattern", "rank_pattern"):
         if settings.get(name):
             raise ConfigError(
@@ -217,7 +231,7 @@ def _check_same_tensors(
     if missing or surplus:
         what = "lacks" if missing else "has, and the run has not,"
         raise ConfigError(
-            f"{setting} {str(file)!r} {what} {_some(missing or surplus)}; "
+            f"{setting} {str(file)!r} {what} {names_text(missing or surplus)}; "
             "set lora.targets and lora.use_dora as they were when the file was trained"
         )
     for name, tensor in found.items():
@@ -226,11 +240,6 @@ def _check_same_tensors(
                 f"{setting} {str(file)!r} has {name} of shape {tuple(tensor.shape)}, the model "
                 f"needs {tuple(needed[name].shape)}; it is a LoRA of another model"
             )
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _KEYS_SHOWN
-    return ", ".join(names[:_KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def save_diffusers_lora(

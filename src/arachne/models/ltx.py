@@ -86,6 +86,7 @@ def _check(shape: ModelShape) -> None:
 LTX = DiffusersFamily(
     name="ltx",
     class_name="LTXVideoTransformer3DModel",
+    pipeline_name="LTXPipeline",
     layout=_LAYOUT,
     kept_layout=token_times(_LAYOUT),
     sizes=_sizes,

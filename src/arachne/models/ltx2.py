@@ -122,6 +122,7 @@ def _check(shape: ModelShape) -> None:
 LTX2 = DiffusersFamily(
     name="ltx2",
     class_name="LTX2VideoTransformer3DModel",
+    pipeline_name="LTX2Pipeline",
     layout=_LAYOUT,
     sizes=_sizes,
     options=_options,

@@ -101,6 +101,7 @@ def _check(shape: ModelShape) -> None:
 MOCHI = DiffusersFamily(
     name="mochi",
     class_name="MochiTransformer3DModel",
+    pipeline_name="MochiPipeline",
     layout=_LAYOUT,
     sizes=_sizes,
     options=_options,

@@ -7,7 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from arachne.core.errors import ConfigError
+from arachne.core.units import names_text
 
 _VOCABULARIES = (
     ("tokenizer.json",),
@@ -16,6 +19,12 @@ _VOCABULARIES = (
     ("vocab.json", "merges.txt"),
 )
 """Files that hold a vocabulary: of any tokenizer; T5's; LLaMA's and Gemma's; CLIP's and Qwen's."""
+
+_WEIGHTS = ("model", "diffusion_pytorch_model")
+"""Names of files with weights, without their endings: transformers' and diffusers'."""
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+"""safetensors' names of the types of weights that can be trained, or encode."""
 
 
 def read_config(folder: Path, *, setting: str, needed: str) -> Mapping[str, Any]:
@@ -88,7 +97,8 @@ def loaded_part(
 ) -> Any:
     """What a class of transformers or diffusers loads from a folder, without the network.
 
-    Its own `from_pretrained` draws weights that the files lack at random and only warns.
+    Its own `from_pretrained` draws weights that the files lack at random and only warns, and casts
+    those that were stored in 8 bits, or as whole numbers, as if they needed no scale.
 
     Args:
         loader: The class.
@@ -99,7 +109,8 @@ def loaded_part(
         options: Passed on.
 
     Raises:
-        ConfigError: It loads nothing from there, or the files lack a weight.
+        ConfigError: It loads nothing from there, or the files lack a weight, or have one that is no
+            float of 16 bits or more.
     """
     try:
         module, found = loader.from_pretrained(
@@ -114,16 +125,47 @@ def loaded_part(
         if names:
             raise ConfigError(
                 f"{setting} {str(folder)!r}: weights cannot be loaded: the files {what} "
-                f"{_some(names)}, which does not fit config.json; name a folder whose weights are "
-                "those of its config.json"
+                f"{names_text(sorted(map(repr, names)))}, which does not fit config.json; name a "
+                "folder whose weights are those of its config.json"
             )
+    _check_types(
+        folder, {name.rpartition(".")[2] for name, _ in module.named_parameters()}, setting
+    )
     return module
 
 
-def _some(names: Collection[str]) -> str:
-    """The first name, and how many there are beside it."""
-    first, *others = sorted(names)
-    return f"{first!r} and {len(others)} more" if others else repr(first)
+def _check_types(folder: Path, endings: Collection[str], setting: str) -> None:
+    """Refuse weights that are no floats of 16 bits or more, in the safetensors files of a folder.
+
+    A weight's name ends as one of the module's parameters does: before that, names may differ from
+    the module's, and other tensors, such as positions, are whole numbers rightly.
+
+    Raises:
+        ConfigError: Names the first.
+    """
+    for file in _weight_files(folder):
+        with safe_open(file, framework="numpy") as opened:
+            for name in opened.keys():  # noqa: SIM118  (it is no dictionary)
+                found = opened.get_slice(name).get_dtype()
+                if name.rpartition(".")[2] in endings and found not in _FLOATS:
+                    raise ConfigError(
+                        f"{setting} {str(folder)!r}: {file.name!r} has {name!r} as {found}; needed "
+                        f"are floats of 16 bits or more ({', '.join(_FLOATS)}): name a folder with "
+                        "the weights as they were before they were quantized"
+                    )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files from which a part is loaded; variants beside them are not read."""
+    files: list[Path] = []
+    for name in _WEIGHTS:
+        index = folder / f"{name}.safetensors.index.json"
+        if index.is_file():
+            shards: dict[str, str] = json.loads(index.read_text("utf-8"))["weight_map"]
+            files += [folder / shard for shard in sorted(set(shards.values()))]
+        else:
+            files.append(folder / f"{name}.safetensors")
+    return [file for file in files if file.is_file()]
 
 
 def content_digest(*folders: Path) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ import torch
 from PIL import Image
 
 from arachne.core.errors import ConfigError
+from arachne.models.config_sizes import config_size
 from arachne.models.image_tokens import num_image_tokens
 from arachne.models.pretrained_folder import content_digest, loaded_part, read_config
 
@@ -29,6 +31,7 @@ _SIGLIP = "siglip_vision_model"
 _CLASS_OF_TYPE: Mapping[str, str] = {CLIP: "CLIPVisionModel", _SIGLIP: "SiglipVisionModel"}
 
 _FACTOR_SLACK = 1e-6
+"""What a decimal of 1/255 with six places may be off by; 1/127.5, also in use, is far from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +152,14 @@ def open_image_encoder(folder: Path, *, device: str = "cpu") -> PretrainedImageE
     model_type = str(config.get("model_type"))
     if model_type not in _CLASS_OF_TYPE:
         raise ConfigError(f"{_SETTING} {str(found)!r} holds a {model_type!r}; name {_NEEDED}")
-    side = int(config["image_size"])
+    what = f"{_SETTING}: the config.json of {str(found)!r}"
+    side = config_size(config.get("image_size"), "image_size", what=what)
     processor = processor_of(folder, model_type, setting=_SETTING, side=side)
     return PretrainedImageEncoder(
         folder=found,
         model_type=model_type,
-        num_tokens=num_image_tokens(config),
-        image_size=int(config["hidden_size"]),
+        num_tokens=num_image_tokens(config, what),
+        image_size=config_size(config.get("hidden_size"), "hidden_size", what=what),
         side=side,
         mean=processor.mean,
         std=processor.std,
@@ -182,7 +186,7 @@ def processor_of(folder: Path, model_type: str, *, setting: str, side: int) -> P
                 found = {**_PROCESSORS[model_type], **json.loads(path.read_text(encoding="utf-8"))}
             except (OSError, ValueError, TypeError) as error:
                 raise ConfigError(f"{setting}: cannot read {str(path)!r}: {error}") from error
-            _check_usual(found, side, f"{setting}: {str(path)!r}")
+            _check_usual(found, side, f"{setting}: {str(path)!r}", is_clip=model_type == CLIP)
             break
     else:
         path, found = folder, _PROCESSORS[model_type]
@@ -192,7 +196,7 @@ def processor_of(folder: Path, model_type: str, *, setting: str, side: int) -> P
         )
     except (TypeError, ValueError):
         mean, std = (), ()
-    if not len(mean) == len(std) == 3 or min(std) <= 0.0:
+    if not len(mean) == len(std) == 3 or not all(map(isfinite, mean + std)) or min(std) <= 0.0:
         raise ConfigError(
             f"{setting}: {str(path)!r} has image_mean = {found['image_mean']!r} and image_std = "
             f"{found['image_std']!r}; needed are three numbers each, of image_std above 0"
@@ -200,12 +204,13 @@ def processor_of(folder: Path, model_type: str, *, setting: str, side: int) -> P
     return Processor(mean=mean, std=std)
 
 
-def _check_usual(found: Mapping[str, Any], side: int, what: str) -> None:
+def _check_usual(found: Mapping[str, Any], side: int, what: str, *, is_clip: bool) -> None:
     """Refuse a treatment of pictures that published encoders do not have, and this one neither."""
     usual: Mapping[str, Any] = {
         "do_resize": True,
         "do_rescale": True,
         "do_normalize": True,
+        "do_center_crop": is_clip,
         "rescale_factor": 1 / 255,
         "resample": int(Image.Resampling.BICUBIC),
     }

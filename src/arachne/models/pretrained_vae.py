@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from arachne.core.errors import ConfigError, DataError
+from arachne.core.units import count_text
 from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.pretrained_folder import content_digest, loaded_part, read_config
 from arachne.models.tile_grid import TileGrid
@@ -250,6 +252,7 @@ class PretrainedVideoEncoder:
 
         loader = getattr(diffusers, self.class_name)
         vae = loaded_part(loader, self.folder, setting=_SETTING, torch_dtype=torch.float32)
+        _check_scale(vae.config, self.latent_channels, self.folder)  # now with the class's defaults
         if self.is_tiled:
             vae.enable_tiling()
         return vae.to(self.device).eval().requires_grad_(False)
@@ -288,7 +291,8 @@ def open_video_encoder(
     Reads only config.json; weights are loaded when the first clip is encoded.
 
     Raises:
-        ConfigError: The folder holds no such autoencoder.
+        ConfigError: The folder holds no such autoencoder, or one that scales its latents by what
+            is no scale.
     """
     if (folder / "vae" / "config.json").is_file():
         folder = folder / "vae"
@@ -304,10 +308,12 @@ def open_video_encoder(
         )
     config = kind.whole(found)
     temporal, spatial = kind.compression(config)
+    latent_channels = int(config[kind.channels])
+    _check_scale(config, latent_channels, folder)
     return PretrainedVideoEncoder(
         class_name=class_name,
         folder=folder,
-        latent_channels=int(config[kind.channels]),
+        latent_channels=latent_channels,
         temporal_compression=temporal,
         spatial_compression=spatial,
         device=device,
@@ -315,6 +321,33 @@ def open_video_encoder(
         is_tiled=is_tiled,
         condition_scale=_condition_scale(config),
     )
+
+
+def _check_scale(config: Mapping[str, Any], latent_channels: int, folder: Path) -> None:
+    """Refuse a mean, a deviation or a factor that latents cannot be normalised with.
+
+    Raises:
+        ConfigError: Names it.
+    """
+    counts = {"latents_mean": latent_channels, "latents_std": latent_channels, "scaling_factor": 1}
+    for name, count in counts.items():
+        found = config.get(name)
+        if found is None and not (name == "scaling_factor" and name in config):
+            continue
+        values: Any = [found] if name == "scaling_factor" else found
+        is_usable = (
+            isinstance(values, (list, tuple))
+            and len(values) == count
+            and all(isinstance(value, (int, float)) and isfinite(value) for value in values)
+        )
+        if not is_usable or (name != "latents_mean" and min(values) <= 0.0):
+            needed = count_text(count, "finite number")
+            needed += "" if name == "latents_mean" else " above 0"
+            raise ConfigError(
+                f"{_SETTING} {str(folder)!r}: config.json has {name} = {found!r:.80}, but its "
+                f"{count_text(latent_channels, 'latent channel')} need {needed}; take the "
+                "config.json that was published with the weights"
+            )
 
 
 def _condition_scale(config: Mapping[str, Any]) -> float:

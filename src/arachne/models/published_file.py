@@ -8,18 +8,14 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.families.wan import WAN_IMAGE_TOKENS
 from arachne.core.model_shape import ModelShape
+from arachne.models.tensor_headers import TensorHeader, sides_of, tensor_headers
 
 HEAD_SIZE = 128
 """Of every Wan that was published: 12 heads for 1536 channels, 40 for 5120 (its config.json)."""
-
-_PREFIX = "model.diffusion_model."
-"""ComfyUI writes this before all names when it saves a model."""
 
 _QUERY = "blocks.0.self_attn.q.weight"
 
@@ -29,24 +25,19 @@ def is_published_file(path: str) -> bool:
     return Path(path).is_file()
 
 
-def published_keys(file: Path) -> Mapping[str, str]:
-    """The file's names of its tensors, by the names that were published.
+def published_headers(file: Path) -> Mapping[str, TensorHeader]:
+    """The file's tensors, by the names that were published.
 
     Raises:
         ConfigError: It is no safetensors file, or holds no Wan.
     """
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            names = list(opened.keys())
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"model.pretrained: cannot read {str(file)!r}: {error}") from error
-    keys = {name.removeprefix(_PREFIX): name for name in names}
-    if _QUERY not in keys:
+    headers = tensor_headers(file)
+    if _QUERY not in headers:
         raise ConfigError(
             f"model.pretrained {str(file)!r} has no {_QUERY!r}, so it is no Wan with its published "
             "names; name a diffusers folder, or a file as Wan's authors publish it"
         )
-    return keys
+    return headers
 
 
 def published_shape(file: Path, *, family: str, text_tokens: int, head_size: int = 0) -> ModelShape:
@@ -61,15 +52,12 @@ def published_shape(file: Path, *, family: str, text_tokens: int, head_size: int
     Raises:
         ConfigError: It holds no Wan, or one with another head size.
     """
-    keys = published_keys(file)
+    headers = published_headers(file)
 
-    def sides(name: str) -> tuple[int, ...]:
-        if name not in keys:
-            raise ConfigError(f"model.pretrained {str(file)!r} lacks {name!r}; it is not whole")
-        with safe_open(file, framework="numpy") as opened:
-            return tuple(opened.get_slice(keys[name]).get_shape())
+    def sides(name: str, num_sides: int) -> tuple[int, ...]:
+        return sides_of(headers, name, num_sides, file=file)
 
-    width = sides(_QUERY)[0]
+    width = sides(_QUERY, 2)[0]
     head_size = head_size or HEAD_SIZE
     if width % head_size:
         raise ConfigError(
@@ -77,20 +65,21 @@ def published_shape(file: Path, *, family: str, text_tokens: int, head_size: int
             "fill; set model.head_size to that of the model"
         )
     patch_volume = prod(family_named(family).geometry.patch)
-    latent_channels = sides("head.head.weight")[0] // patch_volume
-    image_size = sides("img_emb.proj.0.weight")[0] if "img_emb.proj.0.weight" in keys else 0
-    blocks = {name.split(".")[1] for name in keys if name.startswith("blocks.")}
+    latent_channels = sides("head.head.weight", 2)[0] // patch_volume
+    has_image = "img_emb.proj.0.weight" in headers
+    image_size = sides("img_emb.proj.0.weight", 1)[0] if has_image else 0
+    blocks = {name.split(".")[1] for name in headers if name.startswith("blocks.")}
     return ModelShape(
         family=family,
         num_layers=len(blocks),
         num_heads=width // head_size,
         head_size=head_size,
-        ffn_size=sides("blocks.0.ffn.0.weight")[0],
+        ffn_size=sides("blocks.0.ffn.0.weight", 2)[0],
         latent_channels=latent_channels,
-        condition_channels=max(0, sides("patch_embedding.weight")[1] - latent_channels),
+        condition_channels=max(0, sides("patch_embedding.weight", 5)[1] - latent_channels),
         image_size=image_size,
         image_tokens=WAN_IMAGE_TOKENS if image_size else 0,
-        text_size=sides("text_embedding.0.weight")[1],
+        text_size=sides("text_embedding.0.weight", 2)[1],
         text_tokens=text_tokens,
-        freq_size=sides("time_embedding.0.weight")[1],
+        freq_size=sides("time_embedding.0.weight", 2)[1],
     )

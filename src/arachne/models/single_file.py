@@ -5,13 +5,14 @@ configuration, and the sizes are those of the preset that a run names. diffusers
 HunyuanVideo's and Mochi's names knows their published sizes alone.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_family import DiffusersFamily
@@ -22,15 +23,17 @@ _PREFIX = "model.diffusion_model."
 _SETTING = "model.pretrained"
 
 
-def load_single_file(family: DiffusersFamily, file: Path, module: nn.Module) -> None:
-    """Fill a module of the family's class, in float32 or float64, from a file.
+def single_file_tensors(
+    family: DiffusersFamily, file: Path, needed: Mapping[str, torch.Size]
+) -> Mapping[str, Tensor]:
+    """The tensors of a file by diffusers' names: all that a module of the family's class holds,
+    whose shapes are `needed`. Their values lie in the file until they are used.
 
     Raises:
         ConfigError: diffusers cannot rename the family's tensors; or the file is no safetensors
-            file, or has other tensors than the module, or 8-bit ones.
+            file, or has other tensors than the module, or others than floats of 16 bits or more.
     """
-    tensors = _renamed(family, file)
-    needed = module.state_dict()
+    tensors = renamed(family, mapped_tensors(file), file)
     for name in sorted(tensors.keys() ^ needed.keys()):
         what = "has" if name in tensors else "lacks"
         raise ConfigError(
@@ -38,29 +41,41 @@ def load_single_file(family: DiffusersFamily, file: Path, module: nn.Module) -> 
             f"preset of family {family.name!r}; name another model.preset"
         )
     for name, values in tensors.items():
-        if values.element_size() < 2 or values.shape != needed[name].shape:
-            raise ConfigError(
-                f"{_SETTING} {str(file)!r} has {name!r} as {values.dtype} of shape "
-                f"{tuple(values.shape)}; needed are 16 bits or more, and "
-                f"{tuple(needed[name].shape)}"
-            )
-    module.load_state_dict(tensors)
+        check_values(values, needed[name], name, file=file)
+    return tensors
 
 
-def check_renaming(family: DiffusersFamily, file: Path) -> None:
-    """Refuse a family whose files diffusers cannot read.
+def mapped_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file by its own names; their values are read when they are used.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: It is no safetensors file.
     """
-    _renaming(family, file)
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{_SETTING}: cannot read {str(file)!r}: {error}") from error
+
+
+def check_values(values: Tensor, needed: torch.Size, name: str, *, file: Path) -> None:
+    """Refuse values that are no weights of a shape.
+
+    Raises:
+        ConfigError: Names them.
+    """
+    is_wide = values.is_floating_point() and values.element_size() > 1
+    if not is_wide or values.shape != needed:
+        raise ConfigError(
+            f"{_SETTING} {str(file)!r} has {name!r} as {values.dtype} of shape "
+            f"{tuple(values.shape)}; needed are floats of 16 bits or more, and {tuple(needed)}"
+        )
 
 
 def renamed(family: DiffusersFamily, tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
     """The tensors of a file by diffusers' names; those of an autoencoder beside are left out.
 
     Raises:
-        ConfigError: As `load_single_file`.
+        ConfigError: As `single_file_tensors`.
     """
     if any(name.startswith(_PREFIX) for name in tensors):
         tensors = {
@@ -70,24 +85,10 @@ def renamed(family: DiffusersFamily, tensors: dict[str, Tensor], file: Path) -> 
         }
     try:
         return _renaming(family, file)(checkpoint=tensors)
-    except (KeyError, RuntimeError) as error:
+    except (KeyError, IndexError, RuntimeError) as error:
         raise ConfigError(
             f"{_SETTING} {str(file)!r} is no {family.name} with its authors' names: {error}"
         ) from error
-
-
-def _renamed(family: DiffusersFamily, file: Path) -> dict[str, Tensor]:
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{_SETTING}: cannot read {str(file)!r}: {error}") from error
-    found = renamed(family, tensors, file)
-    return {
-        name: values.to(torch.promote_types(values.dtype, torch.float32))
-        if values.element_size() > 1
-        else values
-        for name, values in found.items()
-    }
 
 
 def _renaming(family: DiffusersFamily, file: Path) -> Any:

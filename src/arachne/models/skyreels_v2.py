@@ -18,6 +18,7 @@ from arachne.models.wan import (
 SKYREELS_V2 = DiffusersFamily(
     name="skyreels_v2",
     class_name="SkyReelsV2Transformer3DModel",
+    pipeline_name="SkyReelsV2Pipeline",
     layout=WAN_LAYOUT,
     sizes=wan_sizes,
     options=wan_options,

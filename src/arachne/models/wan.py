@@ -136,6 +136,7 @@ def check_wan(shape: ModelShape) -> None:
 WAN = DiffusersFamily(
     name="wan",
     class_name="WanTransformer3DModel",
+    pipeline_name="WanPipeline",
     layout=WAN_LAYOUT,
     sizes=wan_sizes,
     options=wan_options,

@@ -26,6 +26,7 @@ def _check(shape: ModelShape) -> None:
 WAN_5B = DiffusersFamily(
     name="wan_5b",
     class_name="WanTransformer3DModel",
+    pipeline_name="WanPipeline",
     layout=WAN_LAYOUT,
     kept_layout=token_times(WAN_LAYOUT),
     sizes=wan_sizes,

@@ -77,9 +77,7 @@ def headlines(metrics: Metrics, ledger: Ledger | None, ranks: int | None) -> Hea
         model_error=_median(errors),
         model_error_p95=percentile(errors, 95) if errors else None,
         launch_error=_median([row.launch_error for row in train[-max(10, len(train) // 10) :]]),
-        tokens_per_s=_median(
-            [row.tokens / row.step_s for row in train if row.tokens and row.step_s]
-        ),
+        tokens_per_s=_median([row.tokens_per_s for row in train]),
         mfu=_median([row.mfu for row in train]),
         peak_memory_bytes=max(
             (row.peak_memory_bytes for row in train if row.peak_memory_bytes is not None),

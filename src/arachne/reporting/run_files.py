@@ -67,7 +67,9 @@ class StepMetrics:
             is the number of steps done.
         grad_norm: Global norm before clipping.
         lr: Learning rate of this step.
-        step_s: Measured seconds.
+        step_s: Measured seconds, from before loading until the parameters were shared.
+        period_s: Seconds from the end of the step before to the end of this one, which rates are
+            over; validation, samples and checkpoints not counted.
         idle_ratio: Measured idle ratio, 0 to 1, on traced steps (`logging.trace_every`), since it
             takes the logs of all ranks to tell waiting from communicating; None on the others.
         tokens: Video tokens that were trained.
@@ -101,6 +103,7 @@ class StepMetrics:
     grad_norm: float | None = None
     lr: float | None = None
     step_s: float | None = None
+    period_s: float | None = None
     idle_ratio: float | None = None
     tokens: int | None = None
     clips: int | None = None

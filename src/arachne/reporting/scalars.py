@@ -21,6 +21,7 @@ def scalars_of(row: StepMetrics) -> dict[str, float]:
         "train/grad_norm": row.grad_norm,
         "train/lr": row.lr,
         "speed/step_s": row.step_s,
+        "speed/period_s": row.period_s,
         "speed/modelled_step_s": row.modelled_step_s,
         "speed/tokens_per_s": row.tokens_per_s,
         "speed/clips_per_s": row.clips_per_s,

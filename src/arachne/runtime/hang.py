@@ -36,8 +36,10 @@ def hang_of(
 ) -> Hang | None:
     """The hang among a machine's ranks, if there is one.
 
-    A rank is silent if it has begun nothing else for `timeout_s`. A silent rank hangs unless, over
-    any number of others, it waits for a rank that is not silent: then it is only slow.
+    A rank is silent if it has begun nothing else for `timeout_s`, in the first step or later: the
+    dry run and the measurements before take longer than any launch that is planned. A silent rank
+    hangs unless, over any number of others, it waits for a rank that is not silent: then it is only
+    slow.
 
     Args:
         ranks: All ranks of this machine.
@@ -50,7 +52,8 @@ def hang_of(
     silent = {
         each.rank
         for each in ranks
-        if each.activity not in NOT_JUDGED
+        if each.step is not None
+        and each.activity not in NOT_JUDGED
         and now_s - max(each.changed_at_s, watched_since_s) >= timeout_s
     }
     awaited = {each.rank: _awaited(each, by_rank, stopped) for each in ranks}

@@ -178,8 +178,6 @@ def _run_rank(
         WORLD_SIZE=str(world_size),
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # Sockets of `multiprocessing` go with the folder, also when this process is killed.
-    multiprocessing.current_process()._config["tempdir"] = str(folder)  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
     try:
         world = join_world(device, timeout_s, FileStore(f"{folder}/store", world_size), folder)
         outcome = _Outcome(result=_call(target, world, args))

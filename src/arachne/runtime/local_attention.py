@@ -76,6 +76,24 @@ def prefer_kernel(
     return "flash" if name == "flash3" else cast(KernelName, name)
 
 
+def ring_note(name: str, device: torch.device) -> str:
+    """What rings compute with where it is not what whole attention asks first; empty where it is.
+
+    Rings call torch's flash operations, which are FlashAttention 2's until `flash3` puts others in
+    their place, or cuDNN's if those are named.
+    """
+    if device.type != "cuda":
+        return ""
+    if name.startswith(REGISTRY):
+        return f"rings compute with torch's FlashAttention 2, not with {name!r}"
+    if name == "auto" and _order(name, device):
+        return (
+            "rings compute with torch's FlashAttention 2, other attention with cuDNN; "
+            "model.attention = 'cudnn' or 'flash3' has both compute with that"
+        )
+    return ""
+
+
 def _order(name: AttentionName, device: torch.device) -> tuple[SDPBackend, ...]:
     is_cuda = device.type == "cuda"
     if name == "auto":

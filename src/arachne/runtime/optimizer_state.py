@@ -144,6 +144,10 @@ class TorchState:
         """A number; 0 before the first step."""
         return float(self._state(tensor).get(kind, 0.0))
 
+    def num_bytes(self, tensor: Tensor) -> int:
+        """What it holds of one tensor now; nothing before the first step."""
+        return sum(v.nbytes for v in self._state(tensor).values() if isinstance(v, Tensor))
+
     def forget(self) -> None:
         """Be as before the first step."""
         self.optimizer = self._make(self._tensors) if self._tensors else None

@@ -244,6 +244,15 @@ class ShardedOptimizer:
                     arrays = {kind: _joined(section, pieces[kind]) for kind in kinds.arrays}
                     state.put(section.master, kinds, arrays, known)
 
+    def owned_bytes(self) -> int:
+        """Masters, averages and optimizer state that this rank holds now."""
+        found = 0
+        for ruled in self._ruled:
+            for section, state in ruled.sections():
+                average = 0 if section.average is None else section.average.nbytes
+                found += section.master.nbytes + average + state.num_bytes(section.master)
+        return found
+
     def owned_ranges(self) -> Iterator[tuple[str, int, int]]:
         """Which elements [start, stop) of each flattened parameter this rank owns."""
         for bucket in self._buckets:

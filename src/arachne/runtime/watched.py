@@ -57,16 +57,16 @@ def watched(world: World, *, timeout_s: float, report_dir: Path) -> Iterator[Pro
 
     All ranks enter it together. Gives the progress that the rank has to write; see `Recorder`.
     """
-    node, local_rank = divmod(world.rank, world.ranks_per_node)
-    own = RunFolder("arachne-watched-") if world.folder is None and local_rank == 0 else None
-    folder = world.folder or _shared(world, node, own)
+    is_first = world.rank == world.ranks_here[0]
+    own = RunFolder("arachne-watched-") if world.folder is None and is_first else None
+    folder = world.folder or _shared(world, own)
     progress = ProgressFile(progress_path(folder, world.rank), is_async=world.device.type == "cuda")
     with stacks_path(folder, world.rank).open("w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         watchdog = None
         try:
-            if local_rank == 0:
-                watchdog = _start(world, folder, node, timeout_s, report_dir)
+            if is_first:
+                watchdog = _start(world, folder, timeout_s, report_dir)
             yield progress
         finally:
             progress.change("over")
@@ -78,24 +78,24 @@ def watched(world: World, *, timeout_s: float, report_dir: Path) -> Iterator[Pro
                 own.remove()
 
 
-def _shared(world: World, node: int, own: RunFolder | None) -> Path:
+def _shared(world: World, own: RunFolder | None) -> Path:
     """The folder that the first rank of a machine made, on all its ranks."""
-    key = f"watched folder of machine {node}"
+    key = f"watched folder of rank {world.ranks_here[0]}"
     if own is not None:
         world.store.set(key, str(own.path))
     return Path(world.store.get(key).decode())
 
 
 def _start(
-    world: World, folder: Path, node: int, timeout_s: float, report_dir: Path
+    world: World, folder: Path, timeout_s: float, report_dir: Path
 ) -> "subprocess.Popen[bytes]":
-    first = node * world.ranks_per_node
+    has_others = len(world.machines.sizes) > 1
     order = WatchOrder(
         folder=str(folder),
-        ranks=tuple(range(first, min(first + world.ranks_per_node, world.size))),
+        ranks=tuple(world.ranks_here),
         timeout_s=timeout_s,
         report_dir=str(report_dir),
-        node=node if world.size > world.ranks_per_node else None,
+        node=world.machines.machine_of(world.rank) if has_others else None,
         parent=os.getpid(),
         has_launcher=world.folder is not None,
     )

@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, Store, rendezvous
 from arachne.core.errors import ConfigError
 from arachne.core.held_signals import end_by_signals, ending_signals
 from arachne.core.parent_watch import exit_with_starter
+from arachne.runtime.machines import Machines, found_machines
 from arachne.runtime.meeting import attempt_name
 from arachne.runtime.torchrun import has_agent
 
@@ -28,7 +29,7 @@ class World:
     Attributes:
         rank: This rank.
         size: Ranks.
-        ranks_per_node: Ranks on each machine.
+        machines: Which ranks run on one machine.
         device: Where this rank computes.
         store: Key-value store that all ranks reach.
         timeout_s: How long to wait for a rank that does not answer.
@@ -38,11 +39,16 @@ class World:
 
     rank: int
     size: int
-    ranks_per_node: int
+    machines: Machines
     device: torch.device
     store: Store
     timeout_s: float
     folder: Path | None = None
+
+    @property
+    def ranks_here(self) -> range:
+        """The ranks of this rank's machine, itself among them."""
+        return self.machines.ranks_beside(self.rank)
 
 
 def resolved_device_kind(kind: DeviceKind) -> Literal["cpu", "cuda"]:
@@ -73,7 +79,7 @@ def join_world(
     calls it once, before any other function of the runtime.
 
     Raises:
-        ConfigError: There is no GPU for this rank.
+        ConfigError: There is no GPU for this rank, or ranks of a machine are no neighbours.
     """
     device = _device(kind, int(os.environ.get("LOCAL_RANK", os.environ["RANK"])))
     # Ranks wait for each other where no handler of Python's runs.
@@ -103,12 +109,13 @@ def join_world(
         timeout=timeout,
     )
     store.set_timeout(timeout)
+    own_store = PrefixStore("arachne", store)
     return World(
         rank=rank,
         size=size,
-        ranks_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", size)),
+        machines=found_machines(own_store, rank, size),
         device=device,
-        store=PrefixStore("arachne", store),
+        store=own_store,
         timeout_s=timeout_s,
         folder=folder,
     )

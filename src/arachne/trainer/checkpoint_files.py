@@ -134,6 +134,8 @@ class TrainState:
         world_size: Ranks that write the checkpoint.
         config_json: The resolved run file.
         base: What the frozen parameters under the trained ones are; empty if none is frozen.
+        video_fingerprint, text_fingerprint: Name the encoders, wherever they lie; empty if that is
+            not known.
         losses: Losses of the newest updates, at most LOSSES_KEPT; all finite.
         cluster_json: The calibrated cluster that plans are made for; None before calibration.
         numbers: What the optimizer remembers beside arrays, in the range of float32.
@@ -151,6 +153,8 @@ class TrainState:
     world_size: int
     config_json: str
     base: str = ""
+    video_fingerprint: str = ""
+    text_fingerprint: str = ""
     losses: tuple[float, ...] = ()
     cluster_json: str | None = None
     numbers: dict[str, float] = field(default_factory=dict[str, float])

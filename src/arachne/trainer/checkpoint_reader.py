@@ -7,7 +7,7 @@ checked before it becomes a path.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from arachne.core.errors import CheckpointError, DataError
 from arachne.core.strict_json import from_json
-from arachne.core.units import count_text
+from arachne.core.units import count_text, names_text
 from arachne.trainer.checkpoint_files import (
     FORMAT,
     INDEX,
@@ -36,7 +36,6 @@ from arachne.trainer.checkpoint_files import (
 from arachne.trainer.checkpoint_pieces import fault_of_pieces
 from arachne.trainer.shard_file import damaged_extents
 
-_NAMES_SHOWN = 3
 _MOST_INDEX_BYTES = 2**28
 """Over a hundred times what 14B parameters on 512 ranks take: some 200 bytes for each piece."""
 
@@ -68,23 +67,21 @@ def _fault_of(file: Path, shard: ShardFile) -> str:
     try:
         if not file.is_file():
             lack = "is no file" if file.exists() else "is missing"
-            return f"{shard.name} {lack}; it held {_names_text(_names(shard))}"
+            return f"{shard.name} {lack}; it held {names_text(_names(shard))}"
         num_bytes = file.stat().st_size
         sha256 = sha256_of(file) if num_bytes == shard.num_bytes else None
         if sha256 == shard.sha256:
             return _fault_of_header(file, shard)
         keys = damaged_extents(file, {place.key: place.extent for place in shard.chunks})
     except OSError as error:
-        return f"{shard.name} cannot be read: {error}; it holds {_names_text(_names(shard))}"
+        return f"{shard.name} cannot be read: {error}; it holds {names_text(_names(shard))}"
     if sha256 is None:
         found = f"found {num_bytes} bytes, needed {shard.num_bytes}"
     else:
         found = f"found SHA-256 {sha256[:12]}…, needed {shard.sha256[:12]}…"
     by_key = {place.key: place for place in shard.chunks}
     lost = [f"{by_key[key].kind} of {by_key[key].name}" for key in keys]
-    where = (
-        f"in {_names_text(lost)}" if lost else f"in its header, for {_names_text(_names(shard))}"
-    )
+    where = f"in {names_text(lost)}" if lost else f"in its header, for {names_text(_names(shard))}"
     return f"{shard.name} is damaged {where}: {found}"
 
 
@@ -95,14 +92,14 @@ def _fault_of_header(file: Path, shard: ShardFile) -> str:
             slices = {key: arrays.get_slice(key) for key in arrays.keys()}  # noqa: SIM118
             found = {key: (each.get_dtype(), each.get_shape()) for key, each in slices.items()}
     except (OSError, SafetensorError) as error:
-        return f"{shard.name} cannot be read: {error}; it holds {_names_text(_names(shard))}"
+        return f"{shard.name} cannot be read: {error}; it holds {names_text(_names(shard))}"
     needed = {
         place.key: (_DTYPE_OF_BYTES[place.extent.num_bytes // place.length], [place.length])
         for place in shard.chunks
     }
     other = [key for key in sorted({*found, *needed}) if found.get(key) != needed.get(key)]
     return (
-        f"{shard.name} holds other arrays than {INDEX} says: {_names_text(other)}" if other else ""
+        f"{shard.name} holds other arrays than {INDEX} says: {names_text(other)}" if other else ""
     )
 
 
@@ -275,9 +272,3 @@ def _check_index(path: Path, index: CheckpointIndex) -> None:
 
 def _names(shard: ShardFile) -> list[str]:
     return sorted({place.name for place in shard.chunks})
-
-
-def _names_text(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN]) or "nothing"
-    more = len(names) - _NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -9,7 +9,7 @@ from math import ceil
 from arachne.core.errors import ConfigError
 from arachne.core.ledger import LedgerRow
 from arachne.core.model_shape import ModelShape
-from arachne.core.units import count_text
+from arachne.core.units import count_text, number_text
 from arachne.cost.flops import training_flops
 from arachne.data.sampler import ClipStream, Draw, Group, step_draws
 from arachne.trainer.config import RunConfig
@@ -149,10 +149,10 @@ def _check_largest(
     if batch.unit == "tokens":
         found, least = f"{largest:,} tokens", f"{largest}"
     else:
-        least = f"{ceil(largest / _PER_TFLOP * 1000) / 1000:g}"
+        least = number_text(ceil(largest / _PER_TFLOP * 1000) / 1000)
         found = f"{least} TFLOPs to train"
     raise ConfigError(
-        f"batch.{batch.unit} is {getattr(batch, batch.unit):g}, but clip {row.clip.name!r} "
-        f"({row.bucket}) alone has {found}; set batch.{batch.unit} to at least {least}, or lower "
-        f"{shape_settings}"
+        f"batch.{batch.unit} is {number_text(getattr(batch, batch.unit))}, but clip "
+        f"{row.clip.name!r} ({row.bucket}) alone has {found}; set batch.{batch.unit} to at least "
+        f"{least}, or lower {shape_settings}"
     )

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 from arachne.core.cluster import Cluster
-from arachne.core.errors import ConfigError
+from arachne.core.errors import ConfigError, InfeasibleError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.units import count_text, percent_text
-from arachne.cost.cluster_files import load_cluster
+from arachne.cost.cluster_files import cluster_on_machines, load_cluster
+from arachne.runtime.machines import Machines
 from arachne.trainer.dry_run import dry_run
-from arachne.trainer.measure import calibrated, guessed_cluster
+from arachne.trainer.measure import calibrated, check_measurable, guessed_cluster
+from arachne.trainer.memory_reports import raised_by_reports
 from arachne.trainer.online_encoders import with_everything_missing
 from arachne.trainer.planning import PlanRequest, plan_batch
 from arachne.trainer.session import Session
@@ -23,14 +25,17 @@ def chosen_cluster(session: Session, known: Cluster | None) -> Cluster:
     together.
 
     Raises:
-        ConfigError: The named cluster does not exist, or has other GPUs than the run has ranks.
+        ConfigError: See `check_cluster`.
         InfeasibleError: A clip of the dataset fits nowhere; told before anything is measured.
         RankMemoryError: In the dry run a rank ran out of memory where others wait for it.
     """
     cluster = _known_cluster(session, known)
     is_measured = cluster is None
+    machines = session.world.machines
     if cluster is None:
         cluster = guessed_cluster(session)
+    if not machines.are_alike:
+        session.say(f"{machines.text} are planned for as {_nodes_text(cluster)}")
     _check_every_shape_fits(session, cluster)
     dry_run(session, cluster)
     if is_measured:
@@ -48,11 +53,31 @@ def chosen_cluster(session: Session, known: Cluster | None) -> Cluster:
 
 def _known_cluster(session: Session, known: Cluster | None) -> Cluster | None:
     """The checkpoint's or the named one; None: to be measured."""
-    name, world_size = session.config.cluster.name, session.world.size
+    name, machines = session.config.cluster.name, session.world.machines
+    if name == "auto":
+        is_as_before = known is not None and _has_nodes(known, machines.sizes)
+        return known if is_as_before else None
+    named = _named_cluster(name, machines)
     is_corrected = session.config.planner.recalibrate_every > 0
-    if known is not None and known.num_gpus == world_size and (name == "auto" or is_corrected):
-        return known
-    return None if name == "auto" else _named_cluster(name, world_size)
+    nodes = (named.gpus_per_node,) * named.num_nodes
+    return known if known is not None and is_corrected and _has_nodes(known, nodes) else named
+
+
+def _has_nodes(cluster: Cluster, sizes: tuple[int, ...]) -> bool:
+    return (cluster.gpus_per_node,) * cluster.num_nodes == sizes
+
+
+def check_cluster(name: str, machines: Machines) -> None:
+    """Refuse a `cluster.name` that a run on these machines cannot be planned for.
+
+    Raises:
+        ConfigError: The named cluster does not exist, has other GPUs than the run has ranks or
+            nodes that go over machines, or machines that cannot be measured should be.
+    """
+    if name == "auto":
+        check_measurable(machines)
+    else:
+        _named_cluster(name, machines)
 
 
 def fallback_plan(request: PlanRequest) -> PlacedPlan:
@@ -60,17 +85,36 @@ def fallback_plan(request: PlanRequest) -> PlacedPlan:
     return plan_batch(replace(request, planner=FALLBACK_PLANNER))
 
 
-def _named_cluster(name: str, world_size: int) -> Cluster:
-    """A cluster file with this run's ranks: `h100`, or `h100x16` where the run has 16."""
+def _named_cluster(name: str, machines: Machines) -> Cluster:
+    """A cluster file with this run's ranks: `h100`, or `h100x16` where the run has 16.
+
+    Several nodes may be tried out on one machine. Several machines have nodes of their own, so that
+    plans know which ranks are near each other.
+    """
+    num_ranks, is_one = sum(machines.sizes), len(machines.sizes) == 1
     _, x, gpus = name.rpartition("x")
-    if x and gpus.isdecimal():
-        if int(gpus) != world_size:
-            raise ConfigError(
-                f"cluster.name {name!r} has {gpus} GPUs, but the run has "
-                f"{count_text(world_size, 'rank')}; leave out x{gpus}, or start as many ranks"
-            )
-        return load_cluster(name)
-    return load_cluster(f"{name}x{world_size}")
+    if not (x and gpus.isdecimal()):
+        if is_one:
+            return load_cluster(f"{name}x{num_ranks}")
+        return cluster_on_machines(name, machines.sizes)
+    cluster = load_cluster(name)
+    shorter = "" if "+" in name else f"leave out x{gpus}, or "
+    if cluster.num_gpus != num_ranks:
+        raise ConfigError(
+            f"cluster.name {name!r} has {cluster.num_gpus} GPUs, but the run has "
+            f"{count_text(num_ranks, 'rank')}; {shorter}start as many ranks"
+        )
+    if not is_one and any(size % cluster.gpus_per_node for size in machines.sizes):
+        raise ConfigError(
+            f"cluster.name {name!r} has {_nodes_text(cluster)}, but the run has {machines.text}; "
+            f"{shorter}start {count_text(cluster.gpus_per_node, 'rank')} on each machine"
+        )
+    return cluster
+
+
+def _nodes_text(cluster: Cluster) -> str:
+    gpus = count_text(cluster.gpus_per_node, "GPU")
+    return f"{count_text(cluster.num_nodes, 'node')} of {gpus}"
 
 
 def _check_every_shape_fits(session: Session, cluster: Cluster) -> None:
@@ -81,4 +125,9 @@ def _check_every_shape_fits(session: Session, cluster: Cluster) -> None:
     batch = session.prepared.train.batch_of(items, 0)
     if session.encoders is not None:
         batch = with_everything_missing(batch)
-    fallback_plan(replace(session.plan_request(0, cluster), batch=batch))
+    try:
+        fallback_plan(replace(session.plan_request(0, cluster), batch=batch))
+    except InfeasibleError as error:
+        if not session.raised_reserves.pairs:
+            raise
+        raise InfeasibleError(f"{error}; {raised_by_reports(session.run_dir)}") from error

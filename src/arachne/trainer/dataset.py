@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arachne.core.batch import Batch, BatchClip
+from arachne.core.errors import DamagedFileError
 from arachne.core.ledger import LedgerRow
-from arachne.data.cache import DamagedArrayError, LatentCache
+from arachne.data.cache import LatentCache
 from arachne.data.frame_size import Fit
 from arachne.data.prepare import keys_of
 from arachne.data.sampler import Draw
@@ -126,7 +127,7 @@ class TrainingData:
         cache = LatentCache(self.cache_dir)
         try:
             return cache.get(key)
-        except DamagedArrayError:
+        except DamagedFileError:
             cache.discard(key)
             raise
 

@@ -79,6 +79,9 @@ def _is_full(session: Session, costs: CostModel, plan: PlacedPlan) -> bool:
 
     batch = _batch_of(session, plan)
     with told_if_stranded(world, session.run_dir, costs, batch, plan, is_dry_run=True):
+        in_their_place = torch.empty(
+            _bytes_to_come(session, costs, plan.launches[0]), dtype=torch.uint8, device=world.device
+        )
         run_launches(
             plan,
             rank=world.rank,
@@ -87,12 +90,20 @@ def _is_full(session: Session, costs: CostModel, plan: PlacedPlan) -> bool:
             work=work,
             give_up=given_up.append,
         )
+    del in_their_place
     session.optimizer.clear_gradients()
     is_full = bool(largest(world, session.groups.world, len(given_up)))
     if not is_full and world.device.type == "cuda":
         _say_peak(session, costs, plan.launches[0])
     session.recorder.finish(step=0, planner=plan.planner)  # belongs to no step
     return is_full
+
+
+def _bytes_to_come(session: Session, costs: CostModel, launch: PlacedLaunch) -> int:
+    """What a rank holds in every step but not before the first one: the optimizer's state, which is
+    made at its first update, and encoders that work within steps."""
+    use = costs.memory_in(launch.mode, launch.cascade, launch.degree)
+    return max(0, int(use.optimizer + use.encoders) - session.optimizer.owned_bytes())
 
 
 def _batch_of(session: Session, plan: PlacedPlan) -> Batch:

@@ -42,6 +42,7 @@ from arachne.trainer.schedule import learning_rate
 from arachne.trainer.session import Session, array_bytes
 from arachne.trainer.state import Progressed, Upcoming
 from arachne.trainer.step import run_step, slots_of_rank
+from arachne.trainer.step_clock import StepClock
 from arachne.trainer.step_figures import step_figures
 from arachne.trainer.stop_request import StopRequest
 
@@ -122,6 +123,7 @@ def train(
         if progressed.upcoming is not None and progressed.upcoming.requested_with is not None:
             run.requested_with[progressed.step + 1] = progressed.upcoming.requested_with
         with (
+            told_if_full(session.world, "between two steps", LESS_STATE),
             PlanSource[PlanRequest](
                 session.world,
                 session.groups.world,
@@ -153,6 +155,7 @@ class _Run:
     rate_flops_per_s: float
     online: OnlineSteps | None
     requested_with: dict[int, Cluster] = field(default_factory=dict[int, Cluster])
+    clock: StepClock = field(default_factory=StepClock)
 
     @property
     def _costs(self) -> CostModel:
@@ -174,6 +177,7 @@ class _Run:
             return self._finished(progressed, saver, was_stopped=self.milestones.was_stopped)
         plan = self._plan_of(progressed.step, plans, loader, self._known_plan(progressed))
         bad_steps = 0
+        self.clock.lap()
         for step in range(progressed.step, last):
             next_plan = self._plan_of(step + 1, plans, loader) if step + 1 < last else None
             report = self._step(step, plan, next_plan, loader)
@@ -192,18 +196,20 @@ class _Run:
             self._say_what_was_left_out(report, plans)
             bad_steps = 0 if report.outcome.is_updated else bad_steps + 1
             self._end_if_too_many(bad_steps, report, saver)
-            saver.advance()
             done = step + 1
             wants_stop = report.outcome.wants_stop
             every = config.checkpoint.every
             is_saved = wants_stop or done == last or bool(every and done % every == 0)
-            if is_saved:
-                self._save(progressed, next_plan, saver)
+            with self.clock.paused():
+                saver.advance()
+                if is_saved:
+                    self._save(progressed, next_plan, saver)
             if wants_stop and done < last:
                 return self._finished(progressed, saver, was_stopped=True)
-            best = self.milestones.reach(done)
-            if best is not None:
-                self._keep_best(progressed, best, saver, next_plan, is_saved=is_saved)
+            with self.clock.paused():
+                best = self.milestones.reach(done)
+                if best is not None:
+                    self._keep_best(progressed, best, saver, next_plan, is_saved=is_saved)
             if self.milestones.was_stopped:
                 if not is_saved and best is None:
                     self._save(progressed, next_plan, saver)
@@ -340,7 +346,9 @@ class _Run:
             for each in measured_launches(session, plan, outcome.log, outcome.vote.is_kept)
             if each.launch not in given_up
         )
-        figures = step_figures(session, costs, chosen.batch, plan, outcome)
+        figures = step_figures(
+            session, costs, chosen.batch, plan, outcome, period_s=self.clock.lap()
+        )
         trace = None
         if self._is_traced(step) and session.world.size <= _MAX_SHOWN_RANKS:
             trace = shared_trace(session, outcome.log)
@@ -396,6 +404,8 @@ class _Run:
 def _groups_text(session: Session) -> str:
     """How many process groups there are, and what they take of each GPU."""
     groups, most = session.groups, session.groups.most_on_a_rank
+    if session.world.size == 1:
+        return "one rank, which needs no process group"
     text = f"{count_text(groups.num_groups, 'process group')}, at most {most} of them on one rank"
     if session.world.device.type != "cuda":
         return text

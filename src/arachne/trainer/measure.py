@@ -15,6 +15,7 @@ from arachne.core.blocks import blocks
 from arachne.core.bucket import Bucket
 from arachne.core.cascade import Cascade
 from arachne.core.cluster import Cluster
+from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.placed_plan import PlacedLaunch, PlacedPlan
 from arachne.core.rank_log import RankLog, trace_from_logs
@@ -26,8 +27,10 @@ from arachne.cost.measured_launch import MeasuredLaunch
 from arachne.cost.model import CostModel
 from arachne.models.interface import FirstFrames
 from arachne.runtime.executor import run_launches
+from arachne.runtime.machines import Machines
 from arachne.runtime.messages import gathered_texts, text_of_first
 from arachne.runtime.world import World
+from arachne.trainer.agreement import largest
 from arachne.trainer.launch_times import measured_launches
 from arachne.trainer.session import Session
 
@@ -93,14 +96,34 @@ def warm_compiled_blocks(session: Session) -> None:
 
 
 def guessed_cluster(session: Session) -> Cluster:
-    """This run's machines before anything was measured; their memory is known."""
+    """This run's machines before anything was measured; a rank may use as much memory as the one
+    that has least. All ranks call it together.
+
+    Raises:
+        ConfigError: The machines have unequal numbers of ranks.
+    """
     world = session.world
+    check_measurable(world.machines)
+    least_bytes = -largest(world, session.groups.world, -int(_memory_bytes(world)))
     return machine_cluster(
         world.size,
         like="h100" if world.device.type == "cuda" else "cpu",
-        ranks_per_node=world.ranks_per_node,
-        memory_bytes=_memory_bytes(world),
+        ranks_per_node=len(world.ranks_here),
+        memory_bytes=least_bytes,
     )
+
+
+def check_measurable(machines: Machines) -> None:
+    """Refuse machines that no links inside and between nodes of one size describe.
+
+    Raises:
+        ConfigError: They have unequal numbers of ranks.
+    """
+    if not machines.are_alike:
+        raise ConfigError(
+            f"cluster.name 'auto' measures nodes of one size, but there are {machines.text}; start "
+            "as many on each, or name a cluster file"
+        )
 
 
 def measured_shapes(session: Session) -> list[Bucket]:
@@ -189,4 +212,4 @@ def _memory_bytes(world: World) -> float:
     if world.device.type == "cuda":
         return _USABLE * torch.cuda.get_device_properties(world.device).total_memory
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return _USABLE * pages * page_bytes / world.ranks_per_node
+    return _USABLE * pages * page_bytes / len(world.ranks_here)

@@ -178,6 +178,14 @@ def memory_report(
     )
 
 
+def raised_by_reports(run_dir: Path) -> str:
+    """Why plans count on more than the model predicts, and what to do if that is wrong by now."""
+    return (
+        f"launches ran out of memory, whose reports {str(run_dir / MEMORY_REPORTS)!r} raised what "
+        "plans count with; if something else took the memory then, delete them"
+    )
+
+
 def still_fits(costs: CostModel, plan: PlacedPlan) -> bool:
     """Whether the launches of shapes that ran out of memory keep the cap as they are planned."""
     raised = {num_tokens for num_tokens, _ in costs.state.raised_reserves}

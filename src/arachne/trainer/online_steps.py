@@ -40,14 +40,11 @@ from arachne.runtime.process_groups import RankGroup
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.tile_exchange import all_tiles
 from arachne.trainer.dataset import ClipArrays, arrays_of
+from arachne.trainer.encoding_room import room_to_encode, room_to_hand_over
+from arachne.trainer.memory_reports import told_if_full
 from arachne.trainer.online_encoders import ENCODERS, OnlineEncoders
 from arachne.trainer.planning import PlanRequest
-from arachne.trainer.session import Session
-
-_MORE_ROOM = (
-    "the clip is left out of the step: set model.video_tiling = true, encode before training with "
-    "data.encode = 'before', or take smaller clips"
-)
+from arachne.trainer.session import Session, is_on_gpus
 
 MAX_FRAMES = 2
 """Clips whose frames may wait in the loader; the decoder then pauses."""
@@ -174,14 +171,38 @@ class OnlineSteps:
         """Where the messages of groups travel."""
         return self._session.world.device
 
-    def tell_full(self, step: int, slot: int) -> None:
-        """Let rank 0 know that this rank had no memory to encode a clip."""
+    def tell_full(self, module: Encoder, step: int, slot: int) -> None:
+        """Let rank 0 know that this rank had no memory to encode a clip, or its caption."""
         world, row = self._session.world, self.row(step, slot)
+        what = "clip" if module == "vae" else "the caption of clip"
         line = (
-            f"rank {world.rank} ran out of memory while it encoded clip {row.clip.name!r} "
-            f"({_bucket_of(row)}); {_MORE_ROOM}"
+            f"rank {world.rank} ran out of memory while it encoded {what} {row.clip.name!r} "
+            f"({_bucket_of(row)}); the clip is left out of the step: {self._room(module)}"
         )
         world.store.set(_full_key(step, slot), line)
+
+    @contextmanager
+    def told_if_full(self, step: int, module: Encoder) -> Iterator[None]:
+        """The rest of an encoder's cascade, which its rank cannot leave out.
+
+        Raises:
+            RankMemoryError: It has no memory for it, here or elsewhere.
+        """
+        what = "clips" if module == "vae" else "captions"
+        when = f"{step_text(step)}, encoding {what}"
+        with told_if_full(self._session.world, when, self._room(module)):
+            yield
+
+    @contextmanager
+    def told_if_handoff_is_full(self, step: int) -> Iterator[None]:
+        """The same of handing over what was encoded."""
+        when = f"{step_text(step)}, handing over what was encoded"
+        with told_if_full(self._session.world, when, room_to_hand_over(self._session.config)):
+            yield
+
+    def _room(self, module: Encoder) -> str:
+        session = self._session
+        return room_to_encode(session.config, module, on_gpus=is_on_gpus(session.world))
 
     def say_full(self, step: int, num_slots: int) -> None:
         """Say which clips of a step some rank had no memory to encode; on rank 0."""
@@ -278,9 +299,10 @@ class OnlineStep:
         """The vote is over; all ranks call it."""
         self._is_kept = is_kept
         routes = routes_of(self.plan, self.next_plan)
-        self.steps.handoffs.begin(
-            [route for route in routes if route.step != self.plan.step or is_kept[route.slot]]
-        )
+        with self.steps.told_if_handoff_is_full(self.plan.step):
+            self.steps.handoffs.begin(
+                [route for route in routes if route.step != self.plan.step or is_kept[route.slot]]
+            )
 
     def encode(self, index: int, launch: PlacedLaunch) -> None:
         """Run an encoder's launch, and send what it makes to those that train on it."""
@@ -289,9 +311,12 @@ class OnlineStep:
         step = self.plan.step + steps_ahead
         for slot in launch.cascade.slots:
             if steps_ahead or self._is_kept[slot]:
-                result = self._made(module, step, slot, launch.ranks)
-                self.steps.handoffs.give(step, module, slot, torch.from_numpy(result))
-        self.steps.encoders.rest(module)
+                with self.steps.told_if_full(self.plan.step, module):
+                    result = self._made(module, step, slot, launch.ranks)
+                with self.steps.told_if_handoff_is_full(self.plan.step):
+                    self.steps.handoffs.give(step, module, slot, torch.from_numpy(result))
+        with self.steps.told_if_full(self.plan.step, module):
+            self.steps.encoders.rest(module)
 
     def arrays(self, slot: int) -> ClipArrays:
         """A clip's arrays, where it trains; waits until they have arrived."""
@@ -318,7 +343,7 @@ class OnlineStep:
             return np.full(encoders.result_shape(module, _bucket_of(row)), np.nan, np.float32)
 
         if module == "text":
-            result = self._in_memory(step, slot, lambda: encoders.states(row), none)
+            result = self._in_memory(module, step, slot, lambda: encoders.states(row), none)
         else:
             frames = self._frames_of(step, slot)
             if len(ranks) > 1:
@@ -326,7 +351,9 @@ class OnlineStep:
             elif frames is None:
                 result = none()
             else:
-                result = self._in_memory(step, slot, lambda: encoders.latents(row, frames), none)
+                result = self._in_memory(
+                    module, step, slot, lambda: encoders.latents(row, frames), none
+                )
         is_first = self.recorder.rank == min(ranks)
         if self.steps.writer is not None and is_first and np.isfinite(result).all():
             self.steps.writer.put(encoders.key(module, row), result)
@@ -341,6 +368,7 @@ class OnlineStep:
 
         def tile(index: int) -> torch.Tensor:
             made = self._in_memory(
+                "vae",
                 step,
                 slot,
                 lambda: encoders.tile(row, frames, index),
@@ -352,7 +380,12 @@ class OnlineStep:
         return encoders.joined(row, frames, [each.cpu().numpy() for each in tiles])
 
     def _in_memory(
-        self, step: int, slot: int, make: Callable[[], Array], otherwise: Callable[[], Array]
+        self,
+        module: Encoder,
+        step: int,
+        slot: int,
+        make: Callable[[], Array],
+        otherwise: Callable[[], Array],
     ) -> Array:
         """What `make` gives; without memory for it that is told, and `otherwise` stands in."""
         try:
@@ -360,7 +393,8 @@ class OnlineStep:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        self.steps.tell_full(step, slot)  # out here the error is gone, with all that it held
+        # Out here the error is gone, with all that it held.
+        self.steps.tell_full(module, step, slot)
         return otherwise()
 
     def _frames_of(self, step: int, slot: int) -> Pixels | None:

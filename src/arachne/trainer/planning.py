@@ -144,13 +144,18 @@ def run_costs(
             swapped_layers=config.memory.swapped_blocks,
             are_inputs_on_host=config.memory.inputs_on_host,
         ),
-        options=CostOptions(
-            recompute=config.planner.recompute,
-            ring=config.planner.ring,
-            needs_heads=on_gpus,
-            can_ring=not on_gpus or can_ring(config, model),
-        ),
+        options=run_options(config, model, on_gpus=on_gpus),
         encoders=encoders,
+    )
+
+
+def run_options(config: RunConfig, model: ModelShape, *, on_gpus: bool) -> CostOptions:
+    """Which modes the launches of a run may run in."""
+    return CostOptions(
+        recompute=config.planner.recompute,
+        ring=config.planner.ring,
+        needs_heads=on_gpus,
+        can_ring=not on_gpus or can_ring(config, model),
     )
 
 
@@ -228,8 +233,7 @@ def run_degrees(
     With rings a degree may pass the number of heads: only its Ulysses groups may not.
     """
     limit = min(config.planner.max_degree or num_gpus, num_gpus)
-    has_rings = config.planner.ring == "auto" and can_ring(config, model)
-    if on_gpus and not has_rings:
+    if run_options(config, model, on_gpus=on_gpus).is_limited_by_heads:
         limit = min(limit, model.num_heads)
     return allowed_degrees(num_gpus, limit)
 

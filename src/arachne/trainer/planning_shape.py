@@ -9,10 +9,11 @@ from typing import Any
 from arachne.core.bucket import Bucket
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
-from arachne.core.model_shape import ModelShape
+from arachne.core.model_shape import ModelShape, pooled_rows
 from arachne.models.autoencoder_classes import AUTOENCODERS
 from arachne.models.codec import DctCodec
-from arachne.models.families import TRANSFORMERS
+from arachne.models.config_sizes import config_size
+from arachne.models.families import TRANSFORMERS, transformer_named
 from arachne.models.hashed_text import HASHED_TEXT_SIZE
 from arachne.models.image_tokens import num_image_tokens
 from arachne.models.llava_sizes import (
@@ -24,6 +25,7 @@ from arachne.models.llava_sizes import (
 )
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.published_file import is_published_file, published_shape
+from arachne.models.tensor_headers import sides_of, tensor_headers
 from arachne.trainer.settings.model import ModelSettings
 
 _MAY_LACK = ("image_dim", "use_learned_positional_embeddings")
@@ -83,6 +85,28 @@ def run_text_tokens(settings: ModelSettings, keeps: bool) -> int:
     return llava_rows(options, settings.num_text_tokens, picture_every(settings, keeps))
 
 
+def run_text_rows(settings: ModelSettings, text_size: int) -> int:
+    """Rows, `text_size` wide, of the array of a caption: its pooled state, and its tokens' states.
+
+    Raises:
+        ConfigError: As `planning_shape`.
+    """
+    return pooled_rows(pooled_text_size(settings), text_size) + run_text_tokens(
+        settings, keeps_first_frame(settings)
+    )
+
+
+def pooled_text_size(settings: ModelSettings) -> int:
+    """Width of the state of a whole caption that the run's model takes; 0 without one.
+
+    Raises:
+        ConfigError: As `planning_shape`.
+    """
+    if not transformer_named(settings.family).pools_text:
+        return 0
+    return planning_shape(settings).pooled_text_size
+
+
 def reads_pictures(settings: ModelSettings) -> bool:
     """Whether the run's text encoder looks at each clip's first frame.
 
@@ -93,12 +117,15 @@ def reads_pictures(settings: ModelSettings) -> bool:
 
 
 def _picture_reader(settings: ModelSettings) -> Mapping[str, Any] | None:
-    """The config.json of the text encoder, if it is a LLaVA that sees pictures, and lies here."""
+    """The config.json of the text encoder, if it is a LLaVA that sees pictures.
+
+    A folder that is not here is taken for the published one, whose sizes an empty one means.
+    """
     is_shown = picture_every(settings, keeps=False) > 0
     if not is_shown or settings.text_encoder == "hashed":
         return None
     if not Path(settings.text_encoder).exists():
-        return None
+        return {}
     options = _options("model.text_encoder", settings.text_encoder, "text_encoder")
     return options if options.get("model_type") == LLAVA else None
 
@@ -196,14 +223,38 @@ def _pretrained_shape(settings: ModelSettings) -> ModelShape:
 
 
 def _preset_shape(settings: ModelSettings) -> ModelShape:
-    """Of a file that holds no sizes that we could read."""
-    presets = family_named(settings.family).presets
+    """Of a file whose sizes do not show in its tensors, but for the channels of its input.
+
+    Where a model that keeps the first frame has the tensors of text to video, the run says which of
+    both it is.
+    """
+    family = family_named(settings.family)
+    presets = family.presets
     if settings.preset not in presets:
         raise ConfigError(
             f"model.pretrained {settings.pretrained!r} is one file, which does not tell its sizes; "
             f"name its model.preset: {', '.join(presets)}"
         )
-    return replace(presets[settings.preset], text_tokens=settings.num_text_tokens)
+    shape = replace(presets[settings.preset], text_tokens=settings.num_text_tokens)
+    name, channels_of = TRANSFORMERS[settings.family].authors_input, family.condition_channels
+    if not name or channels_of is None:
+        return shape
+    file = Path(settings.pretrained)
+    channels = sides_of(tensor_headers(file), name, 5, file=file)[1]
+    known = shape.latent_channels, shape.latent_channels + channels_of(shape.latent_channels)
+    if channels not in known:
+        raise ConfigError(
+            f"model.pretrained {settings.pretrained!r} takes {channels} channels, and "
+            f"model.preset {settings.preset!r} {known[0]}, or {known[1]} with a first frame; name "
+            "the preset of the model in the file"
+        )
+    shape = replace(
+        shape,
+        condition_channels=channels - shape.latent_channels,
+        keeps_first_frame=settings.image_to_video and channels == shape.latent_channels,
+    )
+    check_first_frame(settings, shape)
+    return shape
 
 
 def _fits_dct(family: str) -> bool:
@@ -241,9 +292,8 @@ def _image_sizes(folder: str) -> tuple[int, int]:
     if not folder:
         return 0, 0
     options = _options("model.image_encoder", folder, "image_encoder")
-    for key in ("image_size", "patch_size"):
-        _size(options, key, folder)
-    return _size(options, "hidden_size", folder), num_image_tokens(options)
+    num_tokens = num_image_tokens(options, f"the config.json of {folder!r}")
+    return _size(options, "hidden_size", folder), num_tokens
 
 
 def _options(setting: str, folder: str, part: str) -> dict[str, Any]:
@@ -275,9 +325,4 @@ def _number(options: dict[str, Any], key: str, folder: str) -> int | float | str
 
 
 def _size(options: Mapping[str, Any], key: str, folder: str) -> int:
-    value = options.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise ConfigError(
-            f"the config.json of {folder!r} has {key} = {value!r}; it must be an integer above 0"
-        )
-    return value
+    return config_size(options.get(key), key, what=f"the config.json of {folder!r}")

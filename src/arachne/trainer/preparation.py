@@ -1,6 +1,7 @@
 """From a dataset on disk to cached arrays, by all ranks together; the same ledger on every rank."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,7 +14,6 @@ from arachne.core.errors import ConfigError, DataError
 from arachne.core.families import family_named
 from arachne.core.ledger import Ledger, LedgerRow
 from arachne.core.strict_json import from_json, to_json
-from arachne.data.cache import LatentCache, text_key
 from arachne.data.limits import MAX_DECODE_S
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.manifest import read_manifest, write_manifest
@@ -26,6 +26,7 @@ from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.dataset import TrainingData
 from arachne.trainer.dataset_changes import replaced_files
+from arachne.trainer.encoding_room import encoding_before
 from arachne.trainer.kept_ledger import keep_ledger
 from arachne.trainer.planning_shape import only_bucket
 from arachne.trainer.settings.data import DataSettings
@@ -116,9 +117,11 @@ def check_usable(data: DataSettings, ledger: Ledger) -> None:
         DataError: All of its clips are rejected, or held out.
     """
     if not ledger.usable:
+        reasons = Counter(row.reason for row in ledger.rows).most_common(1)
+        why = "".join(f"{count} of them: {reason}; " for reason, count in reasons)
         raise DataError(
-            f"none of the {len(ledger.rows)} clips in {data.path!r} is usable; "
-            f"see why with: arachne inspect {data.path}"
+            f"none of the {len(ledger.rows)} clips in {data.path!r} is usable; {why}"
+            f"see what their files hold with: arachne inspect {data.path}"
         )
     if not training_rows(ledger.usable, data.held_out):
         raise DataError(
@@ -145,7 +148,7 @@ def prepare(
         config,
         video_encoder,
         text_encoder,
-        num_decoders=decoders_per_process(world.device.type, world.ranks_per_node),
+        num_decoders=decoders_per_process(world.device.type, len(world.ranks_here)),
     )
     ledger = prepared_ledger(
         world,
@@ -156,23 +159,23 @@ def prepare(
         is_online=config.data.encode == "online",
     )
     check_usable(config.data, ledger)
-    cache_dir = workshop.store.cache_dir
+    store = workshop.store
     train = TrainingData(
         rows=training_rows(ledger.usable, config.data.held_out),
-        cache_dir=cache_dir,
+        cache_dir=store.cache_dir,
         fps=config.data.fps,
-        video_fingerprint=video_encoder.fingerprint,
-        text_fingerprint=text_encoder.fingerprint,
+        video_fingerprint=store.video_fingerprint,
+        text_fingerprint=store.text_fingerprint,
         packing=video_encoder.packing if isinstance(video_encoder, FirstFrameEncoder) else None,
         fit=config.data.fit,
-        text_sees_clip=workshop.store.text_sees_clip,
+        text_sees_clip=store.text_sees_clip,
     )
     others = tuple(row for row in ledger.usable if held_out(row, config.data.held_out))
     return Prepared(
         ledger=ledger,
         train=train,
         held_out=replace(train, rows=others),
-        null_text=LatentCache(cache_dir).get(text_key("", text_encoder.fingerprint)),
+        null_text=store.cache.get(store.null_key),
         replaced=begun.replaced,
     )
 
@@ -224,13 +227,16 @@ def prepared_ledger(
 
     Raises:
         DataError: The cache cannot be written.
+        RankMemoryError: This rank has no memory to encode.
     """
     manifest = begun.manifest
     if world.rank == 0:
         workshop.store.tidy()
     _meet(world, "tidy cache")  # nobody begins before rank 0 has seen what is missing
     needed = _held_out_part(config, begun.ledger) if is_online else begun.ledger
-    reasons = _everybodys(world, made(workshop, needed, progress))
+    with encoding_before("cuda" if world.device.type == "cuda" else "cpu"):
+        own_reasons = made(workshop, needed, progress)
+    reasons = _everybodys(world, own_reasons)
     if world.rank == 0 and (begun.is_new or not is_online):
         lasting = reasons if is_final else {}
         amend_manifest(manifest, workshop.store, lasting, keeps_old=not begun.is_new)

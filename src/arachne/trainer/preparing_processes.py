@@ -22,6 +22,7 @@ from arachne.core.held_signals import end_by_signals, signals_held_back
 from arachne.core.parent_watch import exit_with_parent
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Piece
+from arachne.trainer.encoding_room import encoding_before
 
 _MOST_DEATHS = 2
 """Of processes, with one clip at work or with none."""
@@ -56,7 +57,8 @@ def make_on_processes(
     """Make what is missing; every piece is told as settled at least once.
 
     Raises:
-        ArachneError: A process raised it, or processes end before they have done anything.
+        ArachneError: A process raised it or ran out of memory, or processes end before they have
+            done anything.
         RuntimeError: A process met a bug; the message is its traceback.
     """
     crew = _Crew(workshop=workshop, pieces=pieces, device=device, on_settled=on_settled)
@@ -176,7 +178,8 @@ def _work(
             torch.cuda.set_device(number % torch.cuda.device_count())
         else:
             torch.set_num_threads(1)
-        make_arrays(workshop, pieces, writer.send)
+        with encoding_before(device):
+            make_arrays(workshop, pieces, writer.send)
         writer.send(None)
     except ArachneError as error:
         writer.send(_Failure(kind=type(error).__name__, message=str(error)))

@@ -26,6 +26,7 @@ from arachne.core.errors import ArachneError, ConfigError, LostRankError
 from arachne.core.held_signals import ending_signals
 from arachne.data.make_arrays import Begun, Settled, Workshop, make_arrays
 from arachne.data.prepare import Latents, Piece
+from arachne.trainer.encoding_room import encoding_before
 
 _MAX_BATCH = 32
 """Pieces; a batch starts decoders of its own, which takes half a second, and progress is told by
@@ -36,6 +37,13 @@ _BATCHES_PER_ACTOR = 4
 
 _MOST_DEATHS = 2
 """Of actors, with one clip at work."""
+
+_MOST_SOCKET_BYTES = 107
+"""Of the path of a socket, on Linux: unix(7)."""
+
+_OWN_FOLDER = "arachne-ray-"
+_RAYS_PATH_BYTES = len("/session_2030-01-01_00-00-00_000000_4194304/sockets/plasma_store.1")
+"""What Ray adds to its folder's path for a socket, with the longest process number."""
 
 _MOST_DEATHS_IN_A_ROW = 6
 """Without one of `_Crew.proofs` made in between: then no clip is at fault."""
@@ -105,7 +113,7 @@ def ray_cluster() -> Generator[RayCluster, None, None]:
     ray: Any = import_module("ray")
     # Ray says on standard output what went wrong, where only the outcome belongs.
     with (
-        tempfile.TemporaryDirectory(prefix="arachne-ray-") as folder,
+        tempfile.TemporaryDirectory(prefix=_OWN_FOLDER, dir=socket_parent()) as folder,
         redirect_stdout(sys.stderr),
     ):
         options: dict[str, Any] = {"log_to_driver": False}
@@ -131,6 +139,17 @@ def ray_cluster() -> Generator[RayCluster, None, None]:
                 )
         finally:
             ray.shutdown()
+
+
+def socket_parent() -> str:
+    """Where a folder of Ray's may lie: in TMPDIR, or where that is too long for its sockets in a
+    folder that the system has for all users."""
+    usual = tempfile.gettempdir()
+    most = _MOST_SOCKET_BYTES - _RAYS_PATH_BYTES - len(f"/{_OWN_FOLDER}12345678")
+    for folder in (usual, "/tmp", "/var/tmp"):
+        if len(os.fsencode(folder)) <= most and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return usual  # Ray then says what it cannot do
 
 
 @contextmanager
@@ -205,6 +224,7 @@ class _Maker:
 
     def __init__(self, workshop: Workshop, device: Literal["cpu", "cuda"]) -> None:
         self._workshop = workshop
+        self._device: Literal["cpu", "cuda"] = device
         if device == "cpu":
             torch.set_num_threads(1)
 
@@ -217,7 +237,8 @@ class _Maker:
                 settled.append(event)
 
         try:
-            make_arrays(self._workshop, pieces, tell)
+            with encoding_before(self._device):
+                make_arrays(self._workshop, pieces, tell)
         except ArachneError as error:
             return error
         return settled

@@ -1,9 +1,8 @@
 """The frozen encoders that a run names."""
 
 from arachne.models.encoders import first_frame_encoder, text_encoder_named, video_encoder_named
-from arachne.models.families import transformer_named
 from arachne.models.interface import TextEncoder, VideoEncoder
-from arachne.trainer.planning_shape import keeps_first_frame, picture_every, planning_shape
+from arachne.trainer.planning_shape import keeps_first_frame, picture_every, pooled_text_size
 from arachne.trainer.settings.model import ModelSettings
 
 
@@ -37,14 +36,7 @@ def run_text_encoder(settings: ModelSettings, *, device: str = "cpu") -> TextEnc
         settings.text_encoder,
         settings.num_text_tokens,
         family=settings.family,
-        pooled_size=_pooled_size(settings),
+        pooled_size=pooled_text_size(settings),
         picture_every=picture_every(settings, keeps_first_frame(settings)),
         device=device,
     )
-
-
-def _pooled_size(settings: ModelSettings) -> int:
-    """Width of the state of a whole caption that the run's model takes; 0 without one."""
-    if not transformer_named(settings.family).pools_text:
-        return 0
-    return planning_shape(settings).pooled_text_size

@@ -15,7 +15,7 @@ from arachne.cost.trained_part import TrainedPart
 from arachne.models.interface import VideoModel
 from arachne.runtime.clock import clock_for
 from arachne.runtime.host_blocks import move_to_device
-from arachne.runtime.local_attention import prefer_kernel
+from arachne.runtime.local_attention import prefer_kernel, ring_note
 from arachne.runtime.process_groups import ProcessGroups
 from arachne.runtime.recorder import Recorder
 from arachne.runtime.sequence_parallel import install
@@ -29,7 +29,13 @@ from arachne.trainer.frozen_base import agree_on_base, frozen_base
 from arachne.trainer.memory_reports import RaisedReserves, reserves_of_run
 from arachne.trainer.online_encoders import OnlineEncoders, check_online, online_encoders
 from arachne.trainer.optimizer_choice import check_muon_applies, optimizer_choice
-from arachne.trainer.planning import PlanRequest, run_costs, run_degrees, run_request
+from arachne.trainer.planning import (
+    PlanRequest,
+    run_costs,
+    run_degrees,
+    run_options,
+    run_request,
+)
 from arachne.trainer.preparation import Prepared, Progress, begun_ledger, prepare
 from arachne.trainer.run_encoders import run_text_encoder, run_video_encoder
 from arachne.trainer.sampling_model import prompt_states
@@ -175,6 +181,10 @@ def open_session(world: World, config: RunConfig, *, say: Say, progress: Progres
     )
     recorder = Recorder(rank=world.rank, world_size=world.size, clock=clock_for(world.device))
     degrees = run_degrees(config, model.shape, world.size, on_gpus=is_on_gpus(world))
+    note = ring_note(config.model.attention, world.device)
+    options = run_options(config, model.shape, on_gpus=is_on_gpus(world))
+    if note and options.has_rings and degrees[-1] > 1:
+        say(note)
     groups = ProcessGroups(world, degrees, recorder, most_per_rank=config.run.max_groups)
     agree_on_base(base, groups.world, world.device)
     optimizer = ShardedOptimizer(

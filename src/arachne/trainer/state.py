@@ -81,6 +81,8 @@ def train_state(session: Session, progressed: Progressed) -> TrainState:
         world_size=session.world.size,
         config_json=to_json(session.config),
         base=session.base,
+        video_fingerprint=session.prepared.train.video_fingerprint,
+        text_fingerprint=session.prepared.train.text_fingerprint,
         losses=progressed.losses,
         cluster_json=to_json(progressed.cluster) if progressed.cluster else None,
         numbers=session.optimizer.numbers(),

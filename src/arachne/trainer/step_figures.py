@@ -14,6 +14,7 @@ from arachne.core.batch import Batch
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.cost.model import CostModel
+from arachne.cost.model_counts import model_counts
 from arachne.cost.rank_work import rank_work
 from arachne.runtime import collectives
 from arachne.runtime.world import World
@@ -33,6 +34,8 @@ class StepFigures:
             not counted.
         load_s: By rank, seconds that it waited for its clips.
         step_s: Seconds of the rank that took longest.
+        period_s: Seconds from the end of the step before to the end of this one, of the rank that
+            took longest; validation, samples and checkpoints not counted.
         peak_memory_bytes: Of the rank that needed most: on a GPU what the allocator held at most
             in this step, on a CPU the process's largest resident size so far.
         sigmas: Noise level by slot, from 0 (clean) to 1 (noise).
@@ -41,17 +44,18 @@ class StepFigures:
     rank_flops: tuple[float, ...]
     load_s: tuple[float, ...]
     step_s: float
+    period_s: float
     peak_memory_bytes: float
     sigmas: tuple[float, ...]
 
     def utilisation(self, flops_per_s: float) -> float:
         """Model FLOPs utilisation against a rate of one rank.
 
-            Σ model FLOPs of the batch / (step seconds · ranks · rate)
+            Σ model FLOPs of the batch / (seconds from step to step · ranks · rate)
 
         Source: Chowdhery et al. 2022 (PaLM, arXiv 2204.02311), appendix B.
         """
-        return sum(self.rank_flops) / (self.step_s * len(self.rank_flops) * flops_per_s)
+        return sum(self.rank_flops) / (self.period_s * len(self.rank_flops) * flops_per_s)
 
     @property
     def flop_rate_variation(self) -> float:
@@ -70,15 +74,23 @@ class StepFigures:
 
 
 def step_figures(
-    session: Session, costs: CostModel, batch: Batch, plan: PlacedPlan, outcome: StepOutcome
+    session: Session,
+    costs: CostModel,
+    batch: Batch,
+    plan: PlacedPlan,
+    outcome: StepOutcome,
+    *,
+    period_s: float,
 ) -> StepFigures:
     """The figures of a step that is over; all ranks call it together."""
-    mine = [outcome.step_s, _load_s(outcome.log), _peak_memory_bytes(session.world)]
+    peak_bytes = _peak_memory_bytes(session.world)
+    mine = [outcome.step_s, period_s, _load_s(outcome.log), peak_bytes]
     gathered = _gathered(session, mine)
     return StepFigures(
         rank_flops=rank_flops(costs, plan, outcome.vote.is_kept),
-        load_s=tuple(load_s for _, load_s, _ in gathered),
-        step_s=max(step_s for step_s, _, _ in gathered),
+        load_s=tuple(load_s for *_, load_s, _ in gathered),
+        step_s=max(step_s for step_s, *_ in gathered),
+        period_s=max(lap_s for _, lap_s, *_ in gathered),
         peak_memory_bytes=max(peak for *_, peak in gathered),
         sigmas=tuple(sigma_of_slot(session, batch, slot) for slot in range(len(batch.clips))),
     )
@@ -87,6 +99,8 @@ def step_figures(
 def rank_flops(costs: CostModel, plan: PlacedPlan, is_kept: Sequence[bool]) -> tuple[float, ...]:
     """Model FLOPs by rank: each launch's, shared out evenly among its ranks."""
     flops = [0.0] * plan.world_size
+    parameters = model_counts(costs.model).parameters
+    num_trained = parameters if costs.state.trained is None else costs.state.trained.num_parameters
     for launch in plan.launches:
         num_clips = sum(is_kept[slot] for slot in launch.cascade.slots)
         if launch.cascade.module != "dit" or not num_clips:
@@ -97,6 +111,7 @@ def rank_flops(costs: CostModel, plan: PlacedPlan, is_kept: Sequence[bool]) -> t
             num_clips,
             degree=1,
             num_adapter_weights=costs.state.num_adapter_weights,
+            trained_share=num_trained / parameters,
         )
         for rank in launch.ranks:
             flops[rank] += (work.matmul_flops + work.attention_flops) / launch.degree

@@ -11,6 +11,7 @@ from arachne.runtime.world import World
 from arachne.trainer.config import RunConfig
 from arachne.trainer.gradient_check import gradient_errors
 from arachne.trainer.loop import Finished, train
+from arachne.trainer.memory_reports import LESS_STATE, told_if_full
 from arachne.trainer.planning import plan_batch
 from arachne.trainer.race import RaceResult, heterogeneous_steps, race
 from arachne.trainer.session import Session, open_session
@@ -44,7 +45,10 @@ class DemoResult:
 
 def train_and_check(world: World, config: RunConfig, num_raced: int) -> DemoResult:
     """Train as `arachne train` does, then compare gradients and strategies on the same ranks."""
-    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+    with (
+        told_if_full(world, "demo", LESS_STATE),
+        TrainingDisplay(config, is_shown=world.rank == 0) as display,
+    ):
         session = open_session(world, config, say=display.say, progress=display.progress)
         display.started(session.prepared.ledger, world.size)
         with watching(session), listening(session, display) as listener:
@@ -72,7 +76,10 @@ def resumed_losses(world: World, config: RunConfig) -> tuple[float, ...] | None:
 
     None if a signal ended it before the last step.
     """
-    with TrainingDisplay(config, is_shown=world.rank == 0) as display:
+    with (
+        told_if_full(world, "demo", LESS_STATE),
+        TrainingDisplay(config, is_shown=world.rank == 0) as display,
+    ):
         session = open_session(world, config, say=display.say, progress=display.progress)
         with watching(session), listening(session, display) as listener:
             finished = train(session, listener, resume=True)

@@ -51,10 +51,10 @@ _GUIDANCE = 2.0
 
 def show_checks(result: DemoResult, console: Console) -> None:
     """Gradients and the race."""
+    groups = f"{count_text(result.num_groups, 'process group')} on " if result.num_groups else ""
     console.print(
         f"{result.num_parameters / 1e6:.1f} M parameters; "
-        f"{count_text(result.num_groups, 'process group')} on "
-        f"{count_text(result.world_size, 'rank')}"
+        f"{groups}{count_text(result.world_size, 'rank')}"
     )
     for planner, error in result.gradient_errors.items():
         console.print(

@@ -2,6 +2,7 @@
 
 from arachne.core.errors import ConfigError
 from arachne.core.local_path import address_fault
+from arachne.core.units import number_text
 
 _LONGEST = 40
 """Characters of a number in a message; a slip can make thousands."""
@@ -20,7 +21,7 @@ def at_least(section: str, lowest: float, *, most: float = 1e9, **values: float)
 def _written(number: float, like: float) -> str:
     """A number as a message writes it: in groups of three digits where `like` is whole."""
     if isinstance(like, float):
-        return f"{number:g}"
+        return number_text(number)
     text = f"{int(number):,}"
     return text if len(text) <= _LONGEST else f"a number of {len(text.replace(',', ''))} digits"
 

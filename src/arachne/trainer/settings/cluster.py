@@ -8,7 +8,8 @@ class ClusterSettings:
     """`[cluster]`.
 
     Attributes:
-        name: `auto` measures this machine in the first seconds; otherwise a file of `clusters/`.
+        name: `auto` measures this machine in the first seconds; otherwise a file of `clusters/`,
+            whose figures the run's own machines get, or that with GPUs (`h100x16`), as it is.
     """
 
     name: str = "auto"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from arachne.core.errors import ConfigError
+from arachne.core.units import number_text
 from arachne.data.remote_path import dataset_path
 from arachne.trainer.settings.checks import at_least, folder
 
@@ -65,8 +66,8 @@ def check_share(section: str, repeats: float, weight: float) -> None:
     """
     if not LEAST_REPEATS <= repeats <= MOST_REPEATS:
         raise ConfigError(
-            f"{section}.repeats is {repeats:g}; it must be between {LEAST_REPEATS:g} and "
-            f"{MOST_REPEATS:g}, where 1 is once an epoch"
+            f"{section}.repeats is {number_text(repeats)}; it must be between {LEAST_REPEATS:g} "
+            f"and {MOST_REPEATS:g}, where 1 is once an epoch"
         )
     at_least(section, 0, weight=weight)
     if weight and repeats != 1.0:

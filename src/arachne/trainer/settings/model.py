@@ -42,10 +42,10 @@ class ModelSettings:
         train_only: The only parameters that are trained, likewise; empty trains all.
         dtype: Weights and activations; master weights and sums are always float32 or wider.
         attention: The kernel that is asked first; what it cannot do (masks, say) the next one does.
-            `auto` is cuDNN's on GPUs of the Hopper generation and torch's choice elsewhere.
-            `flash3` needs torch 2.11 and FlashAttention 3. `diffusers:` and a name of diffusers'
-            attention registry, as `diffusers:xformers`, has that backend compute self-attention,
-            but where it is masked or a ring.
+            `auto` is cuDNN's on GPUs of the Hopper generation, where rings run FlashAttention 2
+            all the same, and torch's choice elsewhere. `flash3` needs torch 2.11 and FlashAttention
+            3. `diffusers:` and a name of diffusers' attention registry, as `diffusers:xformers`,
+            has that backend compute self-attention, but where it is masked or a ring.
         compile: Whether blocks run compiled by `torch.compile`, once for all blocks and lengths.
     """
 

@@ -113,6 +113,11 @@ class OptimizerSettings:
                 )
 
     @property
+    def is_adamw_or_muon(self) -> bool:
+        """Whether it is none of the classes that are named by their path."""
+        return self.name in _NAMES
+
+    @property
     def needs_bitsandbytes(self) -> bool:
         """Whether its moments are kept by that package."""
         return self.name == "adamw8bit"

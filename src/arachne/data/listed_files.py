@@ -1,0 +1,96 @@
+"""Which files of a dataset's folder are meant by what its tables and lists say."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from arachne.core.errors import DataError
+from arachne.core.units import names_text
+from arachne.data.clip_table import FindMedia
+from arachne.data.files_below import files_below, media_of
+from arachne.data.media_suffixes import has_video_name
+from arachne.data.remote_path import DatasetPath
+from arachne.data.source_media import source_file
+from arachne.data.uncaptioned import Uncaptioned
+
+_NUM_TRIED = 100
+"""Files of a table that are looked for at their paths before others below count. *Assumption*:
+where so many are not there, the paths begin at other folders."""
+
+
+def media_finder(root: DatasetPath) -> FindMedia:
+    """What finds media files anywhere below a folder by their names without endings."""
+
+    @cache
+    def by_stem() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in media_of(files_below(root).files):
+            found.setdefault(Path(path).stem, []).append(path)
+        return found
+
+    def find(stem: str) -> Sequence[str]:
+        """A picture that is called like a video is its thumbnail."""
+        found = by_stem().get(stem, [])
+        return [path for path in found if has_video_name(path)] or found
+
+    return find
+
+
+def located(root: DatasetPath, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
+    """Listed clips with the paths that their files have in the dataset's folder.
+
+    An absolute path inside the folder is relative to it. Where none of the first files is at its
+    path, each path is that of the one file below that ends so; with several the clip has a fault.
+    What is not there keeps its path, and is rejected later, by name.
+    """
+    clips = _relative(root, clips) if isinstance(root, Path) else list(clips)
+    paths = list(dict.fromkeys(clip.path for clip in clips if not clip.fault))
+    if not paths or any(_is_there(root, path) for path in paths[:_NUM_TRIED]):
+        return clips
+    by_name: dict[str, list[str]] = {PurePosixPath(path).name: [] for path in paths}
+    for file in files_below(root).files:
+        if (name := PurePosixPath(file).name) in by_name:
+            by_name[name].append(file)
+    return [clip if clip.fault else _below(clip, by_name) for clip in clips]
+
+
+def _relative(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
+    """Links are resolved on the way to a file, not the file's own: the gate to files does that."""
+    real_root = root.resolve()
+
+    @cache
+    def folder_in_root(folder: str) -> PurePosixPath | None:
+        try:
+            return PurePosixPath(Path(folder).resolve().relative_to(real_root))
+        except (OSError, ValueError, RuntimeError):  # outside, or no path at all
+            return None
+
+    def relative(path: str) -> str:
+        folder, slash, name = path.rpartition("/")
+        inside = folder_in_root(folder + slash) if path.startswith("/") else None
+        return path if inside is None else str(inside / name)
+
+    return [replace(clip, path=relative(clip.path)) for clip in clips]
+
+
+def _is_there(root: DatasetPath, path: str) -> bool:
+    with suppress(DataError, OSError):
+        source_file(root, path)
+        return True
+    return False
+
+
+def _below(clip: Uncaptioned, by_name: dict[str, list[str]]) -> Uncaptioned:
+    same_name = by_name[PurePosixPath(clip.path).name]
+    found = [file for file in same_name if f"/{file}".endswith(f"/{clip.path}")]
+    if clip.path in found or not found:
+        return clip
+    if len(found) == 1:
+        return replace(clip, path=found[0])
+    fault = (
+        f"path {clip.path!r} is no file in the dataset's folder, but {len(found)} below it end "
+        f"so: {names_text(found)}; write the path of the one that is meant, or rename the others"
+    )
+    return replace(clip, fault=fault)
