@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -91,15 +92,8 @@ def test_spans_are_seconds_or_clock_times(tmp_path: Path) -> None:
         ("film,caption\na.mp4,x\n", r"no column for the file .* found: film, caption"),
         ("", r"found: nothing"),
         ("video,caption\na.mp4,one, two\n", r"line 2 has 3 values for 2 columns"),
-        ("video,caption\n,x\n", r"line 2 names no file"),
         ('video,caption\na.mp4,"open\n', r"is not CSV"),
         ("video,video,caption\na,b,c\n", r"2 columns 'video'"),
-        ("video,caption,start,end\na.mp4,x,3,1\n", r"line 2 \('a.mp4'\): span"),
-        ("video,caption,start,end\na.mp4,x,nan,1\n", r"line 2"),
-        ("video,caption,start,end\na.mp4,x,soon,1\n", r"write seconds"),
-        ("video,caption,start,end\na.mp4,x,0,1e308\n", r"span '0' to '1e308'; write seconds"),
-        ("video,caption,start,end\na.mp4,x,0,inf\n", r"write seconds"),
-        ("video,caption,start,end\na.mp4,x,1,\n", r"a start but no end"),
         ("video,caption\n", r"holds no clip"),
         ("video,caption\na.mp4,caf\xe9\n".encode("latin-1"), r"is not UTF-8"),
         ("video,caption\na.mp4,x\n".encode("utf-16"), r"is not UTF-8"),
@@ -110,6 +104,34 @@ def test_a_malformed_table_is_refused_by_line(
 ) -> None:
     with pytest.raises(DataError, match=message):
         read_clips(_table(tmp_path, text), "error")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("video,caption\n,x\n", r"line 2 names no file"),
+        ("video,caption,start,end\na.mp4,x,3,1\n", r"line 2 \('a.mp4'\): span"),
+        ("video,caption,start,end\na.mp4,x,soon,1\n", r"write seconds"),
+        ("video,caption,start,end\na.mp4,x,0,1e308\n", r"span '0' to '1e308'; write seconds"),
+        ("video,caption,start,end\na.mp4,x,0,inf\n", r"write seconds"),
+        ("video,caption,start,end\na.mp4,x,1,\n", r"a start but no end"),
+    ],
+)
+def test_a_malformed_row_is_a_rejected_clip_and_the_others_are_read(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    good = "b.mp4,y,1,2\n" if ",start," in text else "b.mp4,y\n"
+    bad, clip = read_clips(_table(tmp_path, text + good), "error")
+    assert re.search(message, bad.fault), bad.fault
+    assert (clip.path, clip.captions, clip.fault) == ("b.mp4", ("y",), "")
+
+
+def test_times_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+    (tmp_path / "metadata.jsonl").write_text(
+        '{"video": "a.mp4", "caption": "x", "start": NaN, "end": NaN}\n'
+    )
+    (clip,) = read_clips(tmp_path, "error")
+    assert (clip.span, clip.fault) == (None, "")
 
 
 @pytest.mark.parametrize("rows", ["a.mp4,x\nb.mp4,\nc.mp4, \n", "a.mp4,x\nb.mp4\nc.mp4\n"])

@@ -1,6 +1,7 @@
 """Tables in every accepted format, and public ones with the columns of their publication."""
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -317,8 +318,8 @@ def test_an_index_that_counts_rows_names_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fps", ["0", "fast", "1e-320"])
 def test_frames_that_are_no_times_are_refused(tmp_path: Path, fps: str) -> None:
     _write(tmp_path, "miradata.csv", MIRA + MIRA_ROW.format(fps=fps))
-    with pytest.raises(DataError, match=r"line 2 .*(write numbers|write seconds)"):
-        read_clips(tmp_path, "error")
+    (clip,) = read_clips(tmp_path, "error")
+    assert re.search(r"line 2 .*(write numbers|write seconds)", clip.fault)
 
 
 def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
@@ -336,11 +337,6 @@ def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
         ({"metadata.jsonl": '{"video": "a.mp4"}\n{"video'}, r"line 2 is not JSON"),
         ({"metadata.jsonl": "[" * 100_000}, r"line 1 is not JSON"),
         ({"metadata.json": '[{"film": "a.mp4"}]'}, r"no column for the file .* found: film"),
-        ({"metadata.json": '[{"video": null, "caption": "x"}]'}, r"item 0 names no file"),
-        ({"metadata.json": '[{"video": true, "caption": "x"}]'}, r"item 0 names no file"),
-        ({"metadata.json": '[{"video": "a", "caption": 7}]'}, r"has 7 as its caption"),
-        ({"metadata.json": '[{"video": "a", "caption": ["x", 7]}]'}, r"must be text"),
-        ({"metadata.json": '[{"video": "a", "end": true}]'}, r"write seconds"),
         ({"metadata.json": '[{"video": "a", " Video": "b"}]'}, r"2 columns 'video'"),
         ({"metadata.parquet": "no"}, r"metadata\.parquet cannot be read as Parquet"),
         ({"metadata.csv": "video\n", "metadata.json": "[]"}, r"holds 2 tables: metadata\.csv, met"),
@@ -351,6 +347,23 @@ def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
             {"videos.txt": "a.mp4", "prompts.txt": "x", "captions.txt": "y"},
             r"holds prompts\.txt and captions\.txt beside",
         ),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, text in files.items():
+        _write(tmp_path, name, text)
+    with pytest.raises(DataError, match=message):
+        read_clips(tmp_path, "empty")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"metadata.json": '[{"video": null, "caption": "x"}]'}, r"item 0 names no file"),
+        ({"metadata.json": '[{"video": true, "caption": "x"}]'}, r"item 0 names no file"),
+        ({"metadata.json": '[{"video": "a", "caption": 7}]'}, r"has 7 as its caption"),
+        ({"metadata.json": '[{"video": "a", "caption": ["x", 7]}]'}, r"must be text"),
+        ({"metadata.json": '[{"video": "a", "end": true}]'}, r"write seconds"),
         ({"koala.csv": "videoID,timestamp\na,\"['0:01']\"\n"}, r"has 1 times in 'timestamp'"),
         ({"koala.csv": "videoID,timestamp\na,{[1]}\n"}, r"line 2 .*'\{\[1\]\}' where a list is"),
         (
@@ -373,8 +386,10 @@ def test_a_hugging_face_video_column_holds_a_path(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_a_malformed_row_is_a_rejected_clip(
+    tmp_path: Path, files: dict[str, str], message: str
+) -> None:
     for name, text in files.items():
         _write(tmp_path, name, text)
-    with pytest.raises(DataError, match=message):
-        read_clips(tmp_path, "empty")
+    (clip,) = read_clips(tmp_path, "error")
+    assert re.search(message, clip.fault), clip.fault

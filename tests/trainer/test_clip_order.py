@@ -179,11 +179,23 @@ def test_weights_say_how_much_of_what_trains_is_of_each_dataset(config):
     assert [(g.num_items, g.repeats) for g in groups] == [(6, 1), (2, Fraction(9))]
 
 
-def test_a_weight_that_would_repeat_clips_without_end_is_refused(config):
-    stills = DatasetSettings(path="some/stills", weight=1001.0)
-    config = changed(config, "data", weight=1.0, others=(stills,))
+@pytest.mark.parametrize(("weights", "repeats"), [((0.0003, 0.3), 1000), ((0.1, 0.7), 7)])
+def test_weights_count_as_they_are_written(config, weights, repeats):
+    stills = DatasetSettings(path="some/stills", weight=weights[1])
+    config = changed(config, "data", weight=weights[0], others=(stills,))
     rows = (*rows_of(BUCKETS[:2]), *rows_of(BUCKETS[:2], dataset="stills"))
-    with pytest.raises(ConfigError, match="each of the 2 clips of 'stills' come up 1,001 times"):
+    groups = clip_order(rows, config, shape_of(config)).stream.groups
+    assert [group.repeats for group in groups] == [1, repeats]
+
+
+@pytest.mark.parametrize(
+    ("weights", "times"), [((1.0, 1001.0), "1,001"), ((1e-300, 1e9), "countless")]
+)
+def test_a_weight_that_would_repeat_clips_without_end_is_refused(config, weights, times):
+    stills = DatasetSettings(path="some/stills", weight=weights[1])
+    config = changed(config, "data", weight=weights[0], others=(stills,))
+    rows = (*rows_of(BUCKETS[:2]), *rows_of(BUCKETS[:2], dataset="stills"))
+    with pytest.raises(ConfigError, match=f"each of the 2 clips of 'stills' come up {times} times"):
         clip_order(rows, config, shape_of(config))
 
 

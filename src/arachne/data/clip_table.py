@@ -78,7 +78,7 @@ def table_clips(table: Table, find_media: FindMedia) -> list[Uncaptioned]:
     """The clips of a table; columns of other names are left alone.
 
     Raises:
-        DataError: No column names files, or a row is malformed; the message names the row.
+        DataError: No column names files.
     """
     if not names_files(table.columns):
         raise DataError(
@@ -138,9 +138,15 @@ class _Columns:
     span: str | None
     find_media: FindMedia
 
-    def clips(self, row: TableRow) -> Iterator[Uncaptioned]:
-        """A row's clips: one, or one for each of its spans; with a fault if its cell is empty, or
-        its id may mean several files."""
+    def clips(self, row: TableRow) -> list[Uncaptioned]:
+        """A row's clips: one, or one for each of its spans; one with a fault if the row is
+        malformed, names no file, or its id may mean several."""
+        try:
+            return list(self._clips(row))
+        except DataError as error:
+            return [Uncaptioned(path=row.where, caption=None, fault=str(error))]
+
+    def _clips(self, row: TableRow) -> Iterator[Uncaptioned]:
         paths, is_cut = self._media_paths(row)
         if len(paths) != 1:
             fault = _ambiguous(row, paths) if paths else f"{row.where} names no file"
@@ -171,13 +177,11 @@ class _Columns:
         )
 
     def _media_paths(self, row: TableRow) -> tuple[Sequence[str], bool]:
-        """Of the row's file, or of all that it may mean; none where a column that holds media has
-        nothing in it. And whether they are cut to the row's times already."""
-        has_media = False
+        """Of the row's file, or of all that it may mean; none where it says nothing. And whether
+        they are cut to the row's times already."""
         for column in self.paths:
             value = self._value(row, column)
             if isinstance(value, dict):  # a Hugging Face column of videos or pictures
-                has_media = True
                 found = cast(dict[str, Any], value)
                 value = found.get("path")
                 if isinstance(found.get("bytes"), InTable):
@@ -189,9 +193,7 @@ class _Columns:
                 if paths := self.find_media(name):
                     return paths, is_cut
             return (f"{video_id}.mp4",), False  # rejected later, by name
-        if has_media:
-            return (), False
-        raise DataError(f"{row.where} names no file")
+        return (), False
 
     def _names(self, row: TableRow, video_id: str) -> Sequence[tuple[str, bool]]:
         """What the file of an id may be called, without its ending, and whether one that is called
@@ -287,6 +289,7 @@ def _listed(value: Any, where: str) -> list[Any] | None:
 
 
 def _span(start: Any, end: Any, where: str) -> TimeSpan | None:
+    start, end = (None if value != value else value for value in (start, end))  # NaN: none
     if start in (None, "") and end in (None, ""):
         return None
     if end in (None, ""):

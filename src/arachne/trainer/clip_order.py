@@ -23,6 +23,8 @@ _FLOPS_UNIT = 10**6
 _FINEST = 1000
 """Repeats count in fractions whose denominators are at most this."""
 
+_COUNTLESS = 10**15
+
 _PER_TFLOP = 10**12 // _FLOPS_UNIT
 
 
@@ -107,13 +109,15 @@ def _groups(rows: Sequence[LedgerRow], data: DataSettings) -> list[Group]:
     if not data.weight:
         shares = [Fraction(settings[name][0]) for name, _ in counts]
     else:
-        raw = [Fraction(settings[name][1]) / count for name, count in counts]
+        # As it is written: what a float makes of 0.3 is a little more.
+        raw = [Fraction(repr(float(settings[name][1]))) / count for name, count in counts]
         shares = [share / min(raw) for share in raw]
         for (name, count), share in zip(counts, shares, strict=True):
             if share > MOST_REPEATS:
+                times = f"{float(share):,.0f}" if share < _COUNTLESS else "countless"
                 raise ConfigError(
                     f"the weights have each of the {count_text(count, 'clip')} of "
-                    f"{name or data.path!r} come up {float(share):,.0f} times in an epoch; the "
+                    f"{name or data.path!r} come up {times} times in an epoch; the "
                     f"most is {MOST_REPEATS:,.0f}: lower its weight, or add clips"
                 )
     return [
