@@ -1,6 +1,7 @@
 """Datasets at addresses: the same clips as in a folder, and nothing outside the address."""
 
 import os
+import re
 import shutil
 import struct
 import sys
@@ -430,3 +431,19 @@ def test_slices_of_a_file_are_read_alone(memory: MemoryFileSystem) -> None:
     assert bytes(buffer[:25]) == bytes(range(25, 50))
     with pytest.raises(OSError, match="ended 10 bytes early"):
         fetching.fetched(path, 20, 90)
+
+
+def test_what_unpacks_to_far_more_than_it_is_is_rejected_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("d/a.mp4", bytes(2**25))
+        archive.writestr("d/a.txt", "a cat")
+
+    def nothing_is_written(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(fetching.Copy, "append", nothing_is_written)
+    (row,) = inspected(dataset_path(f"zip://d::{tmp_path / 'a.zip'}")).rows
+    assert row.status == "rejected"
+    assert re.search(r"it unpacks to 1,\d\d\d times its size, as no video does", row.reason)

@@ -333,3 +333,12 @@ def test_what_counts_for_an_area_is_what_of_the_frame_trains() -> None:
 def test_no_area_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"data.resolution is empty; name at least one"):
         ShapeRules(fps=16.0, resolution=(), frame_buckets=(1,))
+
+
+@pytest.mark.parametrize(("family", "least"), [("ltx", 32), ("wan", 16)])
+def test_a_resolution_below_the_smallest_frame_is_refused_with_the_least(family, least) -> None:
+    geometry = family_named(family).geometry
+    ShapeRules(fps=16.0, resolution=least, frame_buckets=(1,)).check(geometry)
+    words = f"data.resolution is {least - 1}, and the model's smallest .* use at least {least}$"
+    with pytest.raises(ConfigError, match=words):
+        ShapeRules(fps=16.0, resolution=(256, least - 1), frame_buckets=(1,)).check(geometry)

@@ -143,8 +143,17 @@ def test_waiting_before_and_after_the_training_is_no_hang(tmp_path):
 
 
 def fail_early(world: World, folder: Path) -> None:
-    with watched(world, timeout_s=5.0, report_dir=folder):
-        raise LostRankError("in its own words") if world.rank else KeyError("never seen")
+    """The first error counts, which is rank 1's."""
+    has_failed = folder / "has failed"
+    try:
+        with watched(world, timeout_s=5.0, report_dir=folder):
+            if world.rank:
+                raise LostRankError("in its own words")
+            while not has_failed.exists():
+                time.sleep(0.05)
+            raise KeyError("never seen")
+    finally:
+        has_failed.touch()
 
 
 def test_an_error_ends_the_watch_and_arrives_as_itself(tmp_path):

@@ -13,6 +13,9 @@ from arachne.data.remote_path import RemotePath
 
 _BLOCK_BYTES = 2**24
 
+_MOST_TIMES = 100
+"""*Assumption*: what holds pictures cannot be packed further; deflated zeros are at 1,000."""
+
 
 class Copy:
     """A file without a name in the folder for temporary files; gone with its last holder."""
@@ -37,8 +40,14 @@ def fetched(path: RemotePath, offset: int, num_bytes: int) -> Copy:
     """A copy of the bytes [offset, offset + num_bytes) of a file; the last one is kept.
 
     Raises:
-        OSError: They cannot be read, or the disk is full.
+        OSError: They cannot be read, unpack to far more than they are, or the disk is full.
     """
+    times = path.times_packed()
+    if times > _MOST_TIMES and num_bytes > _BLOCK_BYTES:
+        raise OSError(
+            f"it unpacks to {times:,.0f} times its size, as no video does; unpack the archive if "
+            "it is meant"
+        )
     copy = Copy()
     with path.open() as file:
         file.seek(offset)

@@ -132,6 +132,14 @@ class RemotePath:
             raise OSError("the server does not say how large it is")
         return int(size)
 
+    def times_packed(self) -> float:
+        """Its size over that of what its archive holds of it; 1 where the archive does not say."""
+        with _as_os_error():
+            system, key = self._opened()
+            info = system.info(key)
+        packed = info.get("compress_size")
+        return 1.0 if packed is None else info["size"] / max(packed, 1)
+
     def stamp(self) -> str:
         """What changes whenever the file does, as far as its server tells: size, time, tag."""
         with _as_os_error():

@@ -1,6 +1,7 @@
 """From what a file holds to the bucket that its clip trains in, with the arithmetic shown."""
 
 from dataclasses import dataclass, field
+from math import ceil, sqrt
 
 from arachne.core.bucket import Bucket
 from arachne.core.clip import MediaFacts
@@ -98,11 +99,18 @@ class ShapeRules:
         )
 
     def check(self, geometry: Geometry) -> None:
-        """Refuse lengths that the model would cut in silence.
+        """Refuse lengths that the model would cut in silence, and areas below its smallest frame.
 
         Raises:
-            ConfigError: Names the length and the nearest legal ones.
+            ConfigError: Names the length or resolution, and the nearest legal ones.
         """
+        width, height = geometry.side_multiple
+        for resolution in self.resolutions:
+            if resolution**2 < width * height:
+                raise ConfigError(
+                    f"data.resolution is {resolution}, and the model's smallest frame has {width}x"
+                    f"{height} pixels; use at least {ceil(sqrt(width * height))}"
+                )
         self.extraction.check(geometry)
         if self.extraction.mode == "full":
             return
