@@ -339,6 +339,6 @@ def test_no_area_at_all_is_refused() -> None:
 def test_a_resolution_below_the_smallest_frame_is_refused_with_the_least(family, least) -> None:
     geometry = family_named(family).geometry
     ShapeRules(fps=16.0, resolution=least, frame_buckets=(1,)).check(geometry)
-    words = f"data.resolution is {least - 1}, and the model's smallest .* use at least {least}$"
+    words = rf"of {least - 1} \(data.resolution\) is below the model's smallest .* least {least}$"
     with pytest.raises(ConfigError, match=words):
         ShapeRules(fps=16.0, resolution=(256, least - 1), frame_buckets=(1,)).check(geometry)

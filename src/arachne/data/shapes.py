@@ -108,8 +108,8 @@ class ShapeRules:
         for resolution in self.resolutions:
             if resolution**2 < width * height:
                 raise ConfigError(
-                    f"data.resolution is {resolution}, and the model's smallest frame has {width}x"
-                    f"{height} pixels; use at least {ceil(sqrt(width * height))}"
+                    f"a resolution of {resolution} (data.resolution) is below the model's smallest "
+                    f"frame of {width}x{height} pixels; use at least {ceil(sqrt(width * height))}"
                 )
         self.extraction.check(geometry)
         if self.extraction.mode == "full":
