@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from arachne.cli.finding import Finding
+from arachne.cli.finding import Finding, Verdict
 from arachne.cli.run_file import check_config
 from arachne.core.errors import ArachneError
 from arachne.core.units import bytes_text
@@ -33,19 +33,23 @@ def findings_of_run(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding
     yield from _folders(config)
     yield from _needs(config)
     for line in ignored_settings(config):
-        found, _, fix = line.partition("; ")
-        yield Finding(what="run file", verdict="warning", found=found, fix=fix)
+        yield _finding("run file", "warning", line)
     try:
         state, per_checkpoint = _state_bytes(config)
     except ArachneError as error:
-        found, _, fix = str(error).partition("; ")
-        yield Finding(what="model", verdict="fault", found=found, fix=fix or "change the run file")
+        yield _finding("model", "fault", str(error), fix="change the run file")
     else:
         yield _checkpoint_room(config, per_checkpoint)
         if gpu_bytes:
             yield _memory(state, min(gpu_bytes))
     if gpu_bytes and config.cluster.name != "auto":
         yield from _cluster(config, gpu_bytes)
+
+
+def _finding(what: str, verdict: Verdict, line: str, fix: str = "") -> Finding:
+    """A line that says what is found and what helps; `fix` where it says nothing of that."""
+    found, _, helps = line.partition("; ")
+    return Finding(what=what, verdict=verdict, found=found, fix=helps or fix)
 
 
 def _needs(config: RunConfig) -> Iterator[Finding]:
@@ -57,8 +61,7 @@ def _needs(config: RunConfig) -> Iterator[Finding]:
         try:
             check()
         except ArachneError as error:
-            found, _, fix = str(error).partition("; ")
-            yield Finding(what="run file", verdict="fault", found=found, fix=fix)
+            yield _finding("run file", "fault", str(error))
 
 
 def _folders(config: RunConfig) -> Iterator[Finding]:
@@ -128,8 +131,7 @@ def _cluster(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding]:
     try:
         cluster = load_cluster(f"{name}x1")
     except ArachneError as error:
-        text, _, fix = str(error).partition("; ")
-        yield Finding(what="cluster", verdict="fault", found=text, fix=fix or "change cluster.name")
+        yield _finding("cluster", "fault", str(error), fix="change cluster.name")
         return
     expected, found = cluster.device.memory_bytes, min(gpu_bytes)
     is_alike = (1.0 - _MEMORY_TOLERANCE) * expected <= found

@@ -68,7 +68,7 @@ def loaded_config(
     check_config(config, needs_data=needs_data, needs_model=needs_model)
     if needs_model and config.model.pretrained:
         planning_shape(config.model)  # refuses weights that the run cannot use
-    if os.environ.get("RANK", "0") == "0":  # torchrun's first process speaks for all
+    if _is_first_process():
         for line in ignored_settings(config):
             print(f"arachne: {line}", file=sys.stderr)
     return config
@@ -123,6 +123,11 @@ def check_config(config: RunConfig, *, needs_data: bool, needs_model: bool) -> N
         )
 
 
+def _is_first_process() -> bool:
+    """Whether this is the only process, or torchrun's first, which looks and speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def missing_folders(model: ModelSettings) -> tuple[str, ...]:
     """Settings whose folders are not here, where a preset has the sizes that planning needs."""
     if model.preset not in family_named(model.family).presets:
@@ -146,8 +151,8 @@ def check_data(config: RunConfig, *, is_listed: bool, is_cached: bool = True) ->
     Raises:
         DataError: They hold no clip, cannot be read, or nothing can be written to `data.cache`.
     """
-    if os.environ.get("RANK", "0") != "0":
-        return  # torchrun's first process looks for all
+    if not _is_first_process():
+        return
     from arachne.data.cache import check_cache
     from arachne.trainer.sources import listed_clips
 

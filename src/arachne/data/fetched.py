@@ -42,8 +42,8 @@ def fetched(path: RemotePath, offset: int, num_bytes: int) -> Copy:
     Raises:
         OSError: They cannot be read, unpack to far more than they are, or the disk is full.
     """
-    times = path.times_packed()
-    if times > _MOST_TIMES and num_bytes > _BLOCK_BYTES:
+    # Of what is small nobody asks: far away that takes a request.
+    if num_bytes > _BLOCK_BYTES and (times := path.times_packed()) > _MOST_TIMES:
         raise OSError(
             f"it unpacks to {times:,.0f} times its size, as no video does; unpack the archive if "
             "it is meant"

@@ -43,12 +43,13 @@ def _clips(path: DatasetPath, shard: str) -> Iterator[Uncaptioned]:
     media = [name for name in index.members if has_media_name(name) and not is_hidden(name)]
     stems = frozenset(map(_stem, media))
     with path.open("rb") as file:
+        texts = _Texts(file, path, shard, index)
         for name in media:
             captions: tuple[str, ...] = ()
             fault = ""
             try:
                 _refuse_odd_name(shard, name)
-                captions = _Texts(file, path, shard, index).captions(name, stems)
+                captions = texts.captions(name, stems)
             except DataError as error:
                 fault = str(error)
             yield Uncaptioned(

@@ -16,9 +16,7 @@ from torch import Tensor
 
 from arachne.core.errors import ConfigError
 from arachne.models.diffusers_family import DiffusersFamily
-
-_PREFIX = "model.diffusion_model."
-"""Before the transformer's names in files that hold an autoencoder too, and in ComfyUI's."""
+from arachne.models.tensor_headers import COMFYUI_PREFIX
 
 _SETTING = "model.pretrained"
 
@@ -77,11 +75,11 @@ def renamed(family: DiffusersFamily, tensors: dict[str, Tensor], file: Path) -> 
     Raises:
         ConfigError: As `single_file_tensors`.
     """
-    if any(name.startswith(_PREFIX) for name in tensors):
+    if any(name.startswith(COMFYUI_PREFIX) for name in tensors):
         tensors = {
-            name.removeprefix(_PREFIX): values
+            name.removeprefix(COMFYUI_PREFIX): values
             for name, values in tensors.items()
-            if name.startswith(_PREFIX)
+            if name.startswith(COMFYUI_PREFIX)
         }
     try:
         return _renaming(family, file)(checkpoint=tensors)

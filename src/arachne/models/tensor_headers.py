@@ -8,8 +8,8 @@ from safetensors import SafetensorError, safe_open
 
 from arachne.core.errors import ConfigError
 
-_PREFIX = "model.diffusion_model."
-"""ComfyUI writes this before all names of a transformer when it saves one."""
+COMFYUI_PREFIX = "model.diffusion_model."
+"""Before a transformer's names in files that hold an autoencoder too, and in ComfyUI's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def tensor_headers(file: Path) -> Mapping[str, TensorHeader]:
     try:
         with safe_open(file, framework="numpy") as opened:
             return {
-                key.removeprefix(_PREFIX): TensorHeader(
+                key.removeprefix(COMFYUI_PREFIX): TensorHeader(
                     key=key, shape=tuple(opened.get_slice(key).get_shape())
                 )
                 for key in opened.keys()  # noqa: SIM118  (it is no dictionary)

@@ -45,6 +45,7 @@ from arachne.trainer.checkpoint_files import (
     write_synced,
 )
 from arachne.trainer.checkpoint_pieces import fault_of_pieces
+from arachne.trainer.settings.checkpoint import CheckpointSettings
 from arachne.trainer.shard_file import write_arrays
 
 
@@ -66,6 +67,11 @@ class Keep:
 
 
 KEEP_ALL = Keep()
+
+
+def keep_of(settings: CheckpointSettings) -> Keep:
+    """What a run's settings say of it."""
+    return Keep(newest=settings.keep, every=settings.keep_every)
 
 
 def check_free_space(run_dir: Path, needed_bytes: int) -> None:

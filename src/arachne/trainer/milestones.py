@@ -8,7 +8,7 @@ from arachne.core.errors import CheckpointError
 from arachne.core.units import count_text
 from arachne.runtime.messages import text_of_first
 from arachne.trainer.agreement import all_agree, do_together
-from arachne.trainer.checkpoint import Keep, prune
+from arachne.trainer.checkpoint import keep_of, prune
 from arachne.trainer.checkpoint_files import (
     BEST,
     Best,
@@ -118,9 +118,7 @@ class Milestones:
             if session.world.rank == 0:
                 with disk_errors_named(session.run_dir, BEST):
                     write_best(checkpoints_dir(session.run_dir), Best(step=done, loss=loss))
-                settings = session.config.checkpoint
-                keep = Keep(newest=settings.keep, every=settings.keep_every)
-                prune(session.run_dir, keep, newest_step=done)
+                prune(session.run_dir, keep_of(session.config.checkpoint), newest_step=done)
 
         try:
             do_together(session.world, session.groups.world, write)

@@ -18,7 +18,13 @@ from torch import Tensor
 
 from arachne.core.errors import CheckpointError
 from arachne.trainer.agreement import all_agree, do_together, total
-from arachne.trainer.checkpoint import Keep, check_free_space, commit, forget_partial, write_shard
+from arachne.trainer.checkpoint import (
+    check_free_space,
+    commit,
+    forget_partial,
+    keep_of,
+    write_shard,
+)
 from arachne.trainer.checkpoint_files import Chunk, TrainState
 from arachne.trainer.session import Session
 
@@ -166,13 +172,12 @@ class CheckpointSaver:
 
     def _commit(self, state: TrainState) -> None:
         if self._session.world.rank == 0:
-            settings = self._session.config.checkpoint
             commit(
                 self._session.run_dir,
                 state.step,
                 parameters=self._session.optimizer.shapes,
                 state=state,
-                keep=Keep(newest=settings.keep, every=settings.keep_every),
+                keep=keep_of(self._session.config.checkpoint),
             )
 
     def _settle_events(self, step: int) -> None:

@@ -99,8 +99,7 @@ def step_figures(
 def rank_flops(costs: CostModel, plan: PlacedPlan, is_kept: Sequence[bool]) -> tuple[float, ...]:
     """Model FLOPs by rank: each launch's, shared out evenly among its ranks."""
     flops = [0.0] * plan.world_size
-    parameters = model_counts(costs.model).parameters
-    num_trained = parameters if costs.state.trained is None else costs.state.trained.num_parameters
+    num_trained = costs.state.num_trainable(costs.model)
     for launch in plan.launches:
         num_clips = sum(is_kept[slot] for slot in launch.cascade.slots)
         if launch.cascade.module != "dit" or not num_clips:
@@ -111,7 +110,7 @@ def rank_flops(costs: CostModel, plan: PlacedPlan, is_kept: Sequence[bool]) -> t
             num_clips,
             degree=1,
             num_adapter_weights=costs.state.num_adapter_weights,
-            trained_share=num_trained / parameters,
+            trained_share=num_trained / model_counts(costs.model).parameters,
         )
         for rank in launch.ranks:
             flops[rank] += (work.matmul_flops + work.attention_flops) / launch.degree
