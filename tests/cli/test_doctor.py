@@ -175,6 +175,8 @@ def test_gpus_are_held_against_the_cluster_file_and_the_state(tmp_path: Path) ->
         return {row.what: row.verdict for row in findings_of_run(config, [int(memory_bytes)])}
 
     assert verdicts(85e9)["cluster"] == "good"
+    config = changed(config, "cluster", name="h100x8")
+    assert verdicts(85e9)["cluster"] == "good"
     assert verdicts(24e9)["cluster"] == "fault"
     assert verdicts(24e9)["state"] == "warning"
     assert verdicts(1e12)["state"] == "good"

@@ -275,11 +275,29 @@ def _joined(path: Path, *, second: Look) -> None:
 
 
 def _clock_set_back(path: Path) -> None:
-    """Two recordings of a transport stream, joined, whose packets are counted on.
+    """Two recordings of a transport stream, joined."""
+    _joined(path, second=Look())
+    _count_on(path)
+
+
+def _clock_set_back_within(path: Path) -> None:
+    """The same, where the second one's clock begins within the first, after its only keyframe."""
+    parts = []
+    for index, first_ms in enumerate((0, 125)):
+        part = path.with_name(f"{index}-{path.name}")
+        times_ms = [first_ms + round(62.5 * k) for k in range(20)]
+        write_video(part, grey_frames(ramp(20), Look()), Look(gop=100), times_ms)
+        parts.append(part.read_bytes())
+        part.unlink()
+    path.write_bytes(b"".join(parts))
+    _count_on(path)
+
+
+def _count_on(path: Path) -> None:
+    """Count the packets of a transport stream from its beginning to its end.
 
     Source of the header's bits: ISO/IEC 13818-1, 2.4.3.2.
     """
-    _joined(path, second=Look())
     content, counts = bytearray(path.read_bytes()), dict[int, int]()
     for at in range(0, len(content), 188):
         stream, has_payload = (content[at + 1] & 31, content[at + 2]), content[at + 3] & 16
@@ -532,6 +550,14 @@ CLOCKS = (
         _clock_set_back,
         "64x48x33",
         "40f@16",
+        [at if at < 20 else at - 20 for at in range(33)],
+    ),
+    _kept(
+        "set-back-within.ts",
+        "M10",
+        _clock_set_back_within,
+        "64x48x33",
+        "40f@15.987 → 40f@16 → 33",
         [at if at < 20 else at - 20 for at in range(33)],
     ),
     _bad(

@@ -393,3 +393,28 @@ def test_a_malformed_row_is_a_rejected_clip(
         _write(tmp_path, name, text)
     (clip,) = read_clips(tmp_path, "error")
     assert re.search(message, clip.fault), clip.fault
+
+
+def test_an_id_that_only_looks_like_a_clip_s_keeps_its_spans(tmp_path: Path) -> None:
+    _media(tmp_path, "recording01_3.mp4")
+    rows = "recording01_3,0,2,a\nrecording01_3,4,6,b\n"
+    _write(tmp_path, "metadata.csv", f"video_id,start,end,caption\n{rows}")
+    assert [clip.span for clip in read_clips(tmp_path, "error")] == [
+        TimeSpan(start_s=0.0, end_s=2.0),
+        TimeSpan(start_s=4.0, end_s=6.0),
+    ]
+
+
+def test_frames_that_are_not_there_leave_the_rounded_times(tmp_path: Path) -> None:
+    _media(tmp_path, "AJp_ANXoGoM.mp4")
+    _write(tmp_path, "miradata.csv", MIRA + MIRA_ROW.format(fps="nan"))
+    (clip,) = read_clips(tmp_path, "error")
+    assert clip.span is not None
+    assert clip.span.start_s == round(clip.span.start_s)
+
+
+def test_captions_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+    _media(tmp_path, "a.mp4")
+    _write(tmp_path, "metadata.jsonl", '{"video": "a.mp4", "caption": NaN}\n')
+    (clip,) = read_clips(tmp_path, "empty")
+    assert (clip.fault, clip.captions) == ("", ("",))

@@ -9,7 +9,7 @@ from arachne.cli.finding import Finding, Verdict
 from arachne.cli.run_file import check_config
 from arachne.core.errors import ArachneError
 from arachne.core.units import bytes_text
-from arachne.cost.cluster_files import load_cluster
+from arachne.cost.cluster_files import load_cluster, says_its_gpus
 from arachne.cost.memory import resident_use
 from arachne.data.remote_path import dataset_path
 from arachne.reporting.wandb_log import check_installed
@@ -129,7 +129,7 @@ def _memory(state_bytes: float, gpu_bytes: int) -> Finding:
 def _cluster(config: RunConfig, gpu_bytes: list[int]) -> Iterator[Finding]:
     name = config.cluster.name
     try:
-        cluster = load_cluster(f"{name}x1")
+        cluster = load_cluster(name if says_its_gpus(name) else f"{name}x1")
     except ArachneError as error:
         yield _finding("cluster", "fault", str(error), fix="change cluster.name")
         return

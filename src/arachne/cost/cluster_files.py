@@ -74,6 +74,12 @@ def cluster_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
+def says_its_gpus(name: str) -> bool:
+    """Whether a name is that of a cluster, `h100x16`, and not of a file, `h100`."""
+    _, x, gpus = name.rpartition("x")
+    return bool(x) and gpus.isdecimal()
+
+
 def load_cluster(name: str) -> Cluster:
     """The cluster called `NAMExGPUS`, for example `h100x16`: two nodes of eight.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count, takewhile
+from math import isfinite, isnan
 from typing import Any, cast
 
 from arachne.core.clip import TimeSpan
@@ -52,9 +53,10 @@ _READ = {INDEX_COLUMN} | frozenset(
     (PATH_COLUMNS + ID_COLUMNS + CAPTION_COLUMNS)
     + (START_COLUMNS + END_COLUMNS + SPAN_COLUMNS + FRAME_COLUMNS)
 )
+_KOALA_COLUMNS = ("videoid", "timestamp")
 _CLIP_ID = re.compile(r"([A-Za-z0-9_-]{11})_[0-9]+")
-"""Koala-36M's: the id of a video of YouTube, and which of its clips. An id of 11 signs alone, which
-may end so too, is no clip's."""
+"""Koala-36M's: the id of a video of YouTube, and which of its clips, in a table of those columns.
+An id of 11 signs alone, which may end so too, is no clip's."""
 
 _MAX_LIST_TEXT = 2**20
 _MAX_S = 1e9
@@ -203,8 +205,8 @@ class _Columns:
         if found is not None:
             return (index, True), (found[1], False), (video_id, False)
         found = _CLIP_ID.fullmatch(video_id)
-        times = (self._value(row, column) for column in (self.span, self.end))
-        if found is not None and any(time not in (None, "") for time in times):
+        is_koala = (self.video_id, self.span) == _KOALA_COLUMNS
+        if found is not None and is_koala and self._value(row, self.span) not in (None, ""):
             return (video_id, True), (found[1], False)
         return ((video_id, False),)
 
@@ -215,6 +217,8 @@ class _Columns:
             return start, end
         try:
             first, last, fps = map(float, frames)
+            if not all(map(isfinite, (first, last, fps))):
+                return start, end
             return first / fps, last / fps
         except (ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
             shown = ", ".join(map(_shown, frames))
@@ -226,6 +230,8 @@ class _Columns:
     @staticmethod
     def _value(row: TableRow, column: str | None) -> Any:
         value = row.values.get(column) if column is not None else None
+        if isinstance(value, float) and isnan(value):  # how pandas and numpy say none
+            return None
         return value.strip() if isinstance(value, str) else value
 
 
@@ -289,7 +295,6 @@ def _listed(value: Any, where: str) -> list[Any] | None:
 
 
 def _span(start: Any, end: Any, where: str) -> TimeSpan | None:
-    start, end = (None if value != value else value for value in (start, end))  # NaN: none
     if start in (None, "") and end in (None, ""):
         return None
     if end in (None, ""):

@@ -74,7 +74,7 @@ class _Packets:
             return
         if packet.is_keyframe:
             # Other packets come out of order, keyframes never.
-            if self.key_stamps and self.key_stamps[-1] >= packet.pts < self.last_pts:
+            if packet.pts < self.last_pts:
                 self.parts.append(len(self.stamps) - 1)
                 self.last_pts = -1
             self.key_stamps.append(packet.pts)

@@ -6,7 +6,7 @@ from arachne.core.cluster import Cluster
 from arachne.core.errors import ConfigError, InfeasibleError
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.units import count_text, percent_text
-from arachne.cost.cluster_files import cluster_on_machines, load_cluster
+from arachne.cost.cluster_files import cluster_on_machines, load_cluster, says_its_gpus
 from arachne.runtime.machines import Machines
 from arachne.trainer.dry_run import dry_run
 from arachne.trainer.measure import calibrated, check_measurable, guessed_cluster
@@ -92,13 +92,12 @@ def _named_cluster(name: str, machines: Machines) -> Cluster:
     plans know which ranks are near each other.
     """
     num_ranks, is_one = sum(machines.sizes), len(machines.sizes) == 1
-    _, x, gpus = name.rpartition("x")
-    if not (x and gpus.isdecimal()):
+    if not says_its_gpus(name):
         if is_one:
             return load_cluster(f"{name}x{num_ranks}")
         return cluster_on_machines(name, machines.sizes)
     cluster = load_cluster(name)
-    shorter = "" if "+" in name else f"leave out x{gpus}, or "
+    shorter = "" if "+" in name else f"leave out x{cluster.num_gpus}, or "
     if cluster.num_gpus != num_ranks:
         raise ConfigError(
             f"cluster.name {name!r} has {cluster.num_gpus} GPUs, but the run has "

@@ -1,6 +1,6 @@
 """What helps where an encoder, or what it made, has no room.
 
-Nothing is named that the run has set already.
+Within steps nothing is named that the run has set already.
 """
 
 from collections.abc import Iterator, Sequence
