@@ -56,7 +56,7 @@ def test_a_stopped_rank_ends_the_run_in_one_line_with_a_report(tmp_path):
     assert line.startswith("arachne: rank 1 has not answered for ")
     assert "(its process is stopped), in " in line
     (path,) = (tmp_path / "run").glob("hang-*.txt")
-    assert f"; report: {path}; start again with --resume to go on" in line
+    assert f"; report: {path}; start again with --resume-if-any to go on" in line
     report = path.read_text()
     for rank in (0, 1):
         stacks = report.partition(f"\nstacks of rank {rank}, ")[2].partition("\nstacks of ")[0]

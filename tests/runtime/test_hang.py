@@ -243,7 +243,7 @@ def test_the_headline_says_what_kind_of_hang_it_is(ranks, stopped, words):
 def test_the_report_holds_every_rank_with_its_stack_or_says_that_there_is_none():
     ranks = [waiting(0), working(1)]
     text = report("The line", ranks, {0: "File here"}, now_s=NOW_S, stopped=[])
-    assert text.startswith("The line\nstart again with --resume")
+    assert text.startswith("The line\nstart again with --resume-if-any")
     assert "in launch 1 (dit of 832x480x81, 'clip 1', on rank 1) of step 8" in text
     assert "waits in         all_to_all, number 1 of the group of ranks 0-3" in text
     assert "stacks of rank 0, the newest call first\nFile here" in text

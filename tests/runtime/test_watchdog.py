@@ -56,7 +56,7 @@ def check_error(error: str, folder: Path, doing: str) -> None:
     assert re.search(rf"{start}.*'clip 2', on ranks 0-3\) of step {STEP + 1}, {doing}; ", error), (
         error
     )
-    assert f"; report: {folder / f'hang-{STEP + 1}.txt'}; start again with --resume" in error
+    assert f"; report: {folder / f'hang-{STEP + 1}.txt'}; start again with --resume-if-any" in error
 
 
 @pytest.mark.parametrize("operation", sorted(COLLECTIVES))

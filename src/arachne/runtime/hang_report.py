@@ -18,7 +18,7 @@ _ACTIVITY_TEXTS = {
     "checkpoint": "writing a checkpoint",
     "validate": "validating",
 }
-GO_ON = "start again with --resume to go on from the newest checkpoint"
+GO_ON = "start again with --resume-if-any to go on from the newest checkpoint"
 """What to do after a rank was lost."""
 
 

@@ -36,11 +36,13 @@ class ClipOrder:
         seed: Of the order.
         stream: Of items, with the sizes that steps are measured in.
         step_size: Of a step, likewise.
+        unused: Datasets of which no clip trains.
     """
 
     seed: int
     stream: ClipStream
     step_size: int
+    unused: tuple[str, ...] = ()
 
     def draws(self, step: int) -> tuple[Draw, ...]:
         """The clips of a step."""
@@ -60,9 +62,10 @@ class ClipOrder:
         """How epochs and a run's steps go together, in words."""
         clips, steps = float(self.stream.items_per_epoch), float(self.steps_per_epoch)
         plural = "step" if steps == 1.0 else "steps"
+        without = f"; no clip of {' and '.join(map(repr, self.unused))} trains"
         return (
             f"one epoch is {clips:.4g} clips in {steps:.4g} {plural}; the run's {num_steps:,} are "
-            f"{num_steps / steps:.3g} epochs"
+            f"{num_steps / steps:.3g} epochs{without if self.unused else ''}"
         )
 
 
@@ -90,6 +93,7 @@ def clip_order(
         seed=config.run.seed,
         stream=ClipStream(groups, sizes),
         step_size=_step_size(config.batch),
+        unused=_unused(rows, config.data),
     )
     if rows and sizes is not None:
         lowered = shape_settings or f"data.resolution or {config.data.length_setting}"
@@ -124,6 +128,13 @@ def _groups(rows: Sequence[LedgerRow], data: DataSettings) -> list[Group]:
         Group(num_items=count, repeats=share.limit_denominator(_FINEST))
         for (_, count), share in zip(counts, shares, strict=True)
     ]
+
+
+def _unused(rows: Sequence[LedgerRow], data: DataSettings) -> tuple[str, ...]:
+    """The datasets of a run that none of its training clips is of."""
+    used = {row.clip.dataset for row in rows}
+    named = {"": data.path} | {other.label: other.label for other in data.others}
+    return tuple(text for name, text in named.items() if name not in used)
 
 
 def _size(num_tokens: int, unit: Unit, model: ModelShape) -> int:

@@ -7,6 +7,7 @@ from statistics import median
 from arachne.core.cluster import Cluster
 from arachne.core.placed_plan import PlacedPlan
 from arachne.trainer.measure import shared_trace
+from arachne.trainer.memory_reports import told_if_stranded
 from arachne.trainer.planning import plan_batch
 from arachne.trainer.preparation import Progress
 from arachne.trainer.schedule import learning_rate
@@ -66,9 +67,10 @@ def race(
         shift = turn % len(planners)
         for planner in (*planners[shift:], *planners[:shift]):
             plan = _plan(session, cluster, step, planner)
-            outcome = run_step(
-                session, chosen, plan, read=arrays.__getitem__, lr=_lr(session, step)
-            )
+            with told_if_stranded(session.world, session.run_dir, costs, chosen.batch, plan):
+                outcome = run_step(
+                    session, chosen, plan, read=arrays.__getitem__, lr=_lr(session, step)
+                )
             trace = shared_trace(session, outcome.log)
             modelled_s = plan.makespan_s + costs.step_overhead_s()
             measured[planner].append((trace.iteration_s, modelled_s, trace.idle_ratio))
