@@ -3,7 +3,10 @@ import pytest
 from arachne.core.families import family_named
 from arachne.core.launch_mode import LaunchMode
 from arachne.cost.flops import forward_flops_split, num_matmul_weights
+from arachne.cost.model_counts import model_counts
 from arachne.cost.rank_work import rank_work
+from arachne.cost.trained_part import TrainedPart
+from arachne.cost.training_state import TrainingState
 
 WAN_1_3B = family_named("wan").presets["wan-1.3b"]
 FLOPS = forward_flops_split(WAN_1_3B, 32760, 2)
@@ -11,7 +14,8 @@ FLOPS = forward_flops_split(WAN_1_3B, 32760, 2)
 
 def work(degree: int, *, ring: int = 1, recompute_layers: int = 0, adapters: int | None = None):
     mode = LaunchMode(ring=ring, recompute_layers=recompute_layers)
-    return rank_work(WAN_1_3B, 32760, 2, degree, mode, adapters)
+    state = TrainingState(num_adapter_weights=adapters)
+    return rank_work(WAN_1_3B, 32760, 2, degree, mode, state)
 
 
 def test_one_rank_does_three_forwards():
@@ -57,3 +61,12 @@ def test_recomputing_frozen_blocks_adds_a_third_pass():
     frozen, again = work(4, adapters=0), work(4, adapters=0, recompute_layers=30)
 
     assert again.matmul_flops == pytest.approx(frozen.matmul_flops * 3 / 2)
+
+
+def test_blocks_that_the_backward_does_not_reach_cost_their_forward():
+    num_trained = model_counts(WAN_1_3B).parameters // 5
+    part = TrainedPart(num_parameters=num_trained, blocks=("passed",) * 24 + ("trained",) * 6)
+    some = rank_work(WAN_1_3B, 32760, 2, 4, state=TrainingState(trained=part))
+
+    assert some.matmul_flops == pytest.approx(work(4).matmul_flops * (1 + 0.2 + 0.2) / 3, rel=1e-6)
+    assert some.attention_flops == pytest.approx(work(4).attention_flops * (1 + 2 * 0.2) / 3)

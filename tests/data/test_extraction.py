@@ -39,6 +39,7 @@ def rules_of(**extraction) -> ShapeRules:
         ({"mode": "uniform"}, (0, 33)),
         ({"mode": "uniform", "frame_sample": 4}, (0, 11, 22, 33)),
         ({"mode": "uniform", "frame_sample": 1}, (0,)),
+        ({"mode": "uniform", "frame_sample": 10**18}, tuple(range(34))),
         ({"mode": "chunk"}, (0, 17)),
         ({"mode": "slide"}, (0, 16, 32)),
         ({"mode": "slide", "frame_stride": 11}, (0, 11, 22, 33)),

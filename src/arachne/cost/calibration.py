@@ -189,7 +189,7 @@ def _work(costs: CostModel, launch: PlacedLaunch) -> RankWork:
         cascade.num_clips,
         launch.degree,
         launch.mode,
-        costs.state.num_adapter_weights,
+        costs.state,
     )
 
 

@@ -324,8 +324,7 @@ def _mode_seconds(
 ) -> tuple[float, float]:
     """Computing on the slowest GPU, and exchanging, of a training launch in a mode."""
     model, device, degree = costs.model, costs.cluster.device, group.degree
-    adapters = costs.state.num_adapter_weights
-    work = rank_work(model, num_tokens, num_clips, degree, mode, adapters)
+    work = rank_work(model, num_tokens, num_clips, degree, mode, costs.state)
     traffic = launch_traffic(model, num_tokens, num_clips, degree, costs.element_bytes, mode)
     lost_flops = device.half_rate_tokens * work.flops_per_half_rate_token
     compute_s, exchange_s = fixed_s

@@ -6,9 +6,8 @@ from math import ceil
 from arachne.core.launch_mode import WHOLE, LaunchMode
 from arachne.core.model_shape import ModelShape
 from arachne.cost.flops import TRAINING_PASSES, forward_flops_split, num_matmul_weights
-
-_FROZEN_PASSES = 2
-"""Forward, and the product for the input; weights that are not trained need none of their own."""
+from arachne.cost.model_counts import model_counts
+from arachne.cost.training_state import FULL_TRAINING, TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +31,7 @@ def rank_work(
     num_clips: int,
     degree: int,
     mode: LaunchMode = WHOLE,
-    num_adapter_weights: int | None = None,
-    trained_share: float = 1.0,
+    state: TrainingState = FULL_TRAINING,
 ) -> RankWork:
     """One rank's part of a launch of `num_clips` clips on `degree` ranks.
 
@@ -43,8 +41,10 @@ def rank_work(
         matmul    = (3 + ρ)·(sharded / (u·r) + replicated)
         attention = (3 + ρ)·(self-attention · ⌈H/u⌉ / (H·r) + cross-attention / (u·r))
 
-    Where only a share t of the weights is trained, matmul has 2 + t + ρ passes. With adapters
-    (`num_adapter_weights`) 2 + ρ passes over the frozen weights and three over the
+    Weights that are not trained need no product of their own, and blocks before the first trained
+    one have no backward. Where a share t of the weights is trained and a share b of the blocks is
+    reached by the backward, matmul has 1 + b + t + ρ passes and attention 1 + 2·b + ρ. With
+    adapters (`num_adapter_weights`) 2 + ρ passes over the frozen weights and three over the
     adapters, which every token is taken to meet. What is recomputed counts as ρ of everything,
     embeddings included; they are about a hundredth.
     """
@@ -53,14 +53,17 @@ def rank_work(
     recomputed = mode.recompute_layers / model.num_blocks
     matmul = flops.sharded_matmul / degree + flops.replicated_matmul
     attention = flops.self_attention * head_share + flops.cross_attention / degree
-    passes = TRAINING_PASSES + recomputed
-    adapter_flops = 0.0
-    weight_passes = _FROZEN_PASSES + trained_share + recomputed
-    if num_adapter_weights is not None:
-        weight_passes = _FROZEN_PASSES + recomputed
-        adapter_flops = passes * 2.0 * num_adapter_weights * num_tokens * num_clips / degree
+    reached = 1.0 if state.trained is None else 1.0 - state.trained.passed_share
+    trained, adapter_flops = 1.0, 0.0
+    if state.num_adapter_weights is not None:
+        adapter_passes = TRAINING_PASSES + recomputed
+        per_token = 2.0 * state.num_adapter_weights * adapter_passes
+        trained, adapter_flops = 0.0, per_token * num_tokens * num_clips / degree
+    elif state.trained is not None:
+        trained = state.trained.num_parameters / model_counts(model).parameters
+    weight_passes = 1.0 + reached + trained + recomputed
     return RankWork(
         matmul_flops=weight_passes * matmul + adapter_flops,
-        attention_flops=passes * attention,
+        attention_flops=(1.0 + 2.0 * reached + recomputed) * attention,
         flops_per_half_rate_token=weight_passes * 2.0 * num_matmul_weights(model),
     )

@@ -21,3 +21,8 @@ class TrainedPart:
 
     num_parameters: int
     blocks: tuple[BlockPart, ...]
+
+    @property
+    def passed_share(self) -> float:
+        """Share of the blocks that the backward does not reach."""
+        return self.blocks.count("passed") / max(1, len(self.blocks))

@@ -81,8 +81,9 @@ class Extraction:
             case "middle":
                 return (last // 2,)
             case "uniform":
-                gaps = max(1, self.frame_sample - 1)
-                places = {number * last // gaps for number in range(self.frame_sample)}
+                num_pieces = min(self.frame_sample, last + 1)
+                gaps = max(1, num_pieces - 1)
+                places = {number * last // gaps for number in range(num_pieces)}
                 return tuple(sorted(places))
             case "chunk" | "slide":
                 stride = frames if self.mode == "chunk" else self.frame_stride

@@ -14,7 +14,6 @@ from arachne.core.batch import Batch
 from arachne.core.placed_plan import PlacedPlan
 from arachne.core.rank_log import RankLog
 from arachne.cost.model import CostModel
-from arachne.cost.model_counts import model_counts
 from arachne.cost.rank_work import rank_work
 from arachne.runtime import collectives
 from arachne.runtime.world import World
@@ -99,7 +98,6 @@ def step_figures(
 def rank_flops(costs: CostModel, plan: PlacedPlan, is_kept: Sequence[bool]) -> tuple[float, ...]:
     """Model FLOPs by rank: each launch's, shared out evenly among its ranks."""
     flops = [0.0] * plan.world_size
-    num_trained = costs.state.num_trainable(costs.model)
     for launch in plan.launches:
         num_clips = sum(is_kept[slot] for slot in launch.cascade.slots)
         if launch.cascade.module != "dit" or not num_clips:
@@ -109,8 +107,7 @@ def rank_flops(costs: CostModel, plan: PlacedPlan, is_kept: Sequence[bool]) -> t
             launch.cascade.num_tokens,
             num_clips,
             degree=1,
-            num_adapter_weights=costs.state.num_adapter_weights,
-            trained_share=num_trained / model_counts(costs.model).parameters,
+            state=costs.state,
         )
         for rank in launch.ranks:
             flops[rank] += (work.matmul_flops + work.attention_flops) / launch.degree
