@@ -159,6 +159,10 @@ def test_a_cache_that_cannot_be_written_is_refused_before_it_is_made(tmp_path: P
             check_cache(folder)
 
 
+def test_a_cache_with_something_in_it_may_be_only_for_reading() -> None:
+    check_cache(Path("/proc/self"))
+
+
 def test_how_many_frames_were_decoded_is_kept_with_the_array(cache: LatentCache) -> None:
     assert cache.frames_of(KEY) is None
     cache.put(KEY, np.ones(3, np.float32))

@@ -151,6 +151,16 @@ def test_preparing_goes_on_where_it_stopped(root: Path, workshop: Workshop) -> N
     assert not any(piece.is_own for piece in make(workshop, rows))
 
 
+def test_a_cache_that_has_everything_is_only_read(root: Path, workshop: Workshop) -> None:
+    rows = inspected(root).rows
+    make(workshop, rows[:2])
+    workshop.store.claims_dir.rmdir()
+    workshop.store.claims_dir.touch()  # as good as a disk that is only for reading
+    assert len(make(workshop, rows[:2])) == 5
+    with pytest.raises(DataError, match="cannot write"):
+        make(workshop, rows)
+
+
 def test_only_what_a_change_touches_is_done_again(root: Path, workshop: Workshop) -> None:
     row = inspected(root).rows[0]
     video, text = MeanEncoder(), LengthEncoder()

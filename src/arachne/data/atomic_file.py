@@ -58,7 +58,7 @@ def remove_leftovers(folder: Path) -> None:
         try:
             if path.stat().st_mtime < oldest_s:
                 path.unlink()
-        except FileNotFoundError:  # renamed or deleted meanwhile
+        except OSError:  # renamed or deleted meanwhile, or of a folder that is only read
             continue
 
 

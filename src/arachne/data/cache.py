@@ -151,11 +151,15 @@ class LatentCache:
 def check_cache(folder: Path) -> None:
     """Look, before all the work, whether a cache can be written there; nothing stays behind.
 
+    One that holds something may be only for reading: it is enough if every array is in it.
+
     Raises:
         DataError: It cannot.
     """
     standing = folder.absolute()
     try:
+        if standing.is_dir() and any(standing.iterdir()):
+            return
         while not standing.exists():
             standing = standing.parent
         with tempfile.TemporaryFile(dir=standing):

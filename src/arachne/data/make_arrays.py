@@ -120,9 +120,14 @@ Tell = Callable[[Begun | Settled], None]
 def make_arrays(workshop: Workshop, pieces: Sequence[Piece], tell: Tell) -> None:
     """Make what is missing; returns when every piece is settled, by whomever.
 
+    Where nothing is missing nothing is written, so that the cache may be only for reading.
+
     Raises:
         DataError: The cache cannot be written, or the text encoder gives no numbers.
     """
+    missing = [piece for piece in pieces if not _is_settled(workshop.store, piece, tell)]
+    if not missing:
+        return
     with ExitStack() as stack:
         claims = Claims(workshop.store.claims_dir, expires_s=workshop.claims_expire_s)
         stack.enter_context(claims)
@@ -131,7 +136,7 @@ def make_arrays(workshop: Workshop, pieces: Sequence[Piece], tell: Tell) -> None
             for _ in range(workshop.num_decoders)
         ]
         line = _Line(workshop=workshop, claims=claims, idle=deque(decoders), tell=tell)
-        line.run(pieces)
+        line.run(missing)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,13 +164,15 @@ class _Line:
 
     def _begin(self, piece: Piece) -> bool:
         """See to a piece; False while another process has claimed it."""
-        if self._is_settled(piece):
+        if _is_settled(self.workshop.store, piece, self.tell):
             return True
         if piece.row is not None and not self.idle:
             self._finish()
         if not self.claims.take(piece.key):
             return False
-        if self._is_settled(piece):  # between the first look and the claim
+        if _is_settled(
+            self.workshop.store, piece, self.tell
+        ):  # between the first look and the claim
             self.claims.release(piece.key)
             return True
         self.tell(Begun(key=piece.key))
@@ -180,12 +187,6 @@ class _Line:
         decoder.start(job)
         self.decoding.append((decoder, piece))
         return True
-
-    def _is_settled(self, piece: Piece) -> bool:
-        is_settled = self.workshop.store.is_settled(piece)
-        if is_settled:
-            self.tell(Settled(key=piece.key, is_own=False))
-        return is_settled
 
     def _finish(self) -> None:
         """Encode and store what was first to be decoded."""
@@ -218,6 +219,14 @@ class _Line:
             self.workshop.store.rejections.add(piece.key, refusal.reason)
         self.claims.release(piece.key)
         self.tell(Settled(key=piece.key, is_own=True, reason=refusal.reason))
+
+
+def _is_settled(store: Store, piece: Piece, tell: Tell) -> bool:
+    """Whether somebody else has made or rejected a piece, which is then told."""
+    is_settled = store.is_settled(piece)
+    if is_settled:
+        tell(Settled(key=piece.key, is_own=False))
+    return is_settled
 
 
 def decode_job(workshop: Workshop, row: LedgerRow) -> DecodeJob:
