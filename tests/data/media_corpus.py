@@ -274,6 +274,22 @@ def _joined(path: Path, *, second: Look) -> None:
     path.write_bytes(b"".join(parts))
 
 
+def _copied_from_1_s(path: Path) -> None:
+    """A video that was cut without being encoded anew: what is before 1 s is there, but hidden."""
+    whole = path.with_name(f"whole-{path.name}")
+    write_ramp(whole, 40, Look(gop=100))
+    with av.open(str(whole)) as source, av.open(str(path), "w") as container:
+        (stream,) = source.streams.video
+        copy = container.add_stream_from_template(stream)
+        for packet in source.demux(stream):
+            if packet.pts is not None and packet.dts is not None and stream.time_base is not None:
+                second = round(1 / stream.time_base)
+                packet.pts, packet.dts = packet.pts - second, packet.dts - second
+                packet.stream = copy
+                container.mux(packet)
+    whole.unlink()
+
+
 def _clock_set_back(path: Path) -> None:
     """Two recordings of a transport stream, joined."""
     _joined(path, second=Look())
@@ -368,6 +384,7 @@ def _cut_picture(kind: str, share: float) -> Make:
 _LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
 _HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(999)
 _A20 = "20f@16 → 20f@16 → 17"
+_A24 = "24f@16 → 24f@16 → 17"
 _FAST = (("movflags", "faststart"),)
 _NO_VIDEO = "no video or picture of a known format"
 
@@ -544,6 +561,8 @@ CLOCKS = (
         "30f@25 → 19f@16 → 17",
         _at(25, 17),
     ),
+    _kept("copied.mp4", "M10", _copied_from_1_s, "64x48x17", _A24, range(16, 33)),
+    _kept("copied.mov", "M10", _copied_from_1_s, "64x48x17", _A24, range(16, 33)),
     _kept(
         "set-back.ts",
         "M10",

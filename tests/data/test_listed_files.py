@@ -35,6 +35,13 @@ def test_a_table_may_lie_above_the_folders_with_its_files(tmp_path: Path) -> Non
     assert [clip.path for clip in read_clips(root, "empty")] == ["video/a.mp4"]
 
 
+def test_a_path_may_be_spelled_with_other_code_points_than_its_file(tmp_path: Path) -> None:
+    composed, apart = "caf\u00e9.mp4", "cafe\u0301.mp4"
+    both = ("s/\u00e4.mp4", "s/a\u0308.mp4")
+    root = _dataset(tmp_path, composed, "a.mp4", "\u00e9.mp4", *both, files=(apart, "a.mp4", *both))
+    assert _paths(root) == [apart, "a.mp4", "\u00e9.mp4", *both]
+
+
 def test_a_path_that_may_mean_two_files_below_is_a_rejected_row(tmp_path: Path) -> None:
     root = _dataset(tmp_path, "1.mp4", "2.mp4", files=("a/1.mp4", "b/1.mp4", "b/2.mp4"))
     first, second = read_clips(root, "error")

@@ -328,6 +328,13 @@ def test_an_animated_webp_has_its_times(tmp_path: Path) -> None:
     assert facts.fps == pytest.approx(20.0)
 
 
+@pytest.mark.parametrize("missing", [1, 30, 59])
+def test_a_frame_that_is_left_out_is_seen_in_coarse_ticks_too(missing: int) -> None:
+    pts = np.array([stamp for stamp in range(61) if stamp != missing])
+    times_s, _ = seconds_of_stamps(pts, Fraction(1, 16), Fraction(60 * 16, 61), 1)
+    assert times_s == pytest.approx(pts / 16)
+
+
 def test_a_jump_of_the_clock_is_closed_and_a_held_frame_is_not() -> None:
     tick = Fraction(1, 1000)
     jump = np.array([0, 40, 80, 100_080, 100_120])

@@ -301,6 +301,17 @@ def test_a_shard_that_was_cut_short_keeps_what_is_whole_and_says_what_is_lost(
     assert "the shard cannot be read to its end" in rest.reason
 
 
+def test_a_caption_that_was_lost_with_a_shard_s_end_rejects_its_clip_alone(
+    tmp_path: Path, video: bytes
+) -> None:
+    path = _shard(tmp_path / "s.tar", {"a.mp4": video, "a.txt": "x", "b.mp4": video, "b.txt": "y"})
+    path.write_bytes(path.read_bytes()[: 512 + -(-len(video) // 512) * 512 + 1024 + 600])
+    whole, lost, rest = read_clips(tmp_path, "error")
+    assert (whole.caption, whole.fault) == ("x", "")
+    assert lost.fault == "s.tar is damaged, and no caption is in what can be read of it"
+    assert rest.path == "s.tar"
+
+
 def test_a_shard_that_stops_between_two_members_is_noticed(tmp_path: Path) -> None:
     path = _shard(tmp_path / "s.tar", {"a.png": b"", "b.png": b""})
     path.write_bytes(path.read_bytes()[:512])

@@ -2,7 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
 
 import pyarrow
 import pyarrow.parquet
@@ -41,6 +42,24 @@ def test_what_video2dataset_wrote_is_read_by_its_captions(tmp_path: Path) -> Non
         Clip(path="00000/0000000_00000.mp4", caption="caption 0"),
         Clip(path="00001/0000100_00000.mp4", caption="caption 1"),
     )
+
+
+def test_ids_that_video2dataset_kept_of_its_input_name_no_clips(tmp_path: Path) -> None:
+    _video2dataset(tmp_path, 1)
+    row = ROW | {"videoID": "AJp_ANXoGoM", "timestamp": ["0:00:01.0", "0:00:02.0"]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "00000.parquet")
+    assert [clip.caption for clip in read_clips(tmp_path, "error")] == ["caption 0"]
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_caption_s_file_may_be_spelled_with_other_code_points(
+    tmp_path: Path, forms: tuple[Literal["NFC", "NFD"], ...]
+) -> None:
+    media, text = (normalize(form, "caf\u00e9") for form in forms)
+    (tmp_path / f"{media}.mp4").touch()
+    (tmp_path / f"{text}.txt").write_text("a cup")
+    (tmp_path / "cafe.txt").write_text("another")
+    assert read_clips(tmp_path, "error") == (Clip(path=f"{media}.mp4", caption="a cup"),)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from arachne.data.timed_frame import Pixels, TimedFrame, empty_pixels
 from arachne.data.timeline import Cut, FrameTimes, cut, retimed_count
 from arachne.data.video_source import video_frames, whole_video
 
-DECODE_VERSION = 3
+DECODE_VERSION = 4
 """Goes into every cache key: raise it when the same clip would give other pixels."""
 
 TellCount = Callable[[int], None]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -70,6 +71,14 @@ def names_in(folder: DatasetPath) -> list[str]:
         return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise _unreadable(folder, error) from error
+
+
+def same_letters(path: str) -> str:
+    """A path, the same for all ways to spell its letters: macOS keeps `é` as an `e` and an accent.
+
+    Source: Unicode Standard Annex 15, form C.
+    """
+    return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
 def media_of(paths: Sequence[str]) -> list[str]:

@@ -48,6 +48,10 @@ _PART = re.compile(r"(?P<name>.+)_(?P<number>[0-9]{1,6})(?P<suffix>\.[^.]+)", re
 """One table of several that are one dataset: `Koala_36M_1.csv`, ..., `Koala_36M_10.csv`."""
 
 
+_LOG_COLUMNS = {"key", "status"}
+"""Of every table that video2dataset writes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How a dataset lists its clips.
@@ -187,8 +191,15 @@ def _parts(root: DatasetPath, tables: Sequence[str]) -> list[str]:
 
 def _name_no_files(root: DatasetPath, tables: Sequence[str]) -> bool:
     """Whether there are tables, and none says which files clips are in; it may list anything."""
-    columns = map(partial(_columns, root), tables)
-    return bool(tables) and all(c is not None and not names_files(c) for c in columns)
+    return bool(tables) and all(_names_no_files(name, _columns(root, name)) for name in tables)
+
+
+def _names_no_files(name: str, columns: tuple[str, ...] | None) -> bool:
+    """video2dataset keeps columns of its input, such as ids, in `00000.parquet` beside `00000`."""
+    if columns is None:
+        return False
+    is_log = Path(name).stem.isdecimal() and set(columns) >= _LOG_COLUMNS
+    return is_log or not names_files(columns)
 
 
 def _columns(root: DatasetPath, table: str) -> tuple[str, ...] | None:

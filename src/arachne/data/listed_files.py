@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from arachne.core.errors import DataError
 from arachne.core.units import names_text
 from arachne.data.clip_table import FindMedia
-from arachne.data.files_below import files_below, media_of
+from arachne.data.files_below import files_below, media_of, same_letters
 from arachne.data.media_suffixes import has_video_name
 from arachne.data.remote_path import DatasetPath
 from arachne.data.source_media import source_file
@@ -41,11 +41,15 @@ def media_finder(root: DatasetPath) -> FindMedia:
 def located(root: DatasetPath, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
     """Listed clips with the paths that their files have in the dataset's folder.
 
-    An absolute path inside the folder is relative to it. Where none of the first files is at its
+    An absolute path inside the folder is relative to it, and letters may be spelled with other code
+    points than the file's. Where none of the first files is at its
     path, each path is that of the one file below that ends so; with several the clip has a fault.
     What is not there keeps its path, and is rejected later, by name.
     """
-    clips = _relative(root, clips) if isinstance(root, Path) else list(clips)
+    if isinstance(root, Path):
+        clips = _spelled_as_files(root, _relative(root, clips))
+    else:
+        clips = list(clips)
     paths = list(dict.fromkeys(clip.path for clip in clips if not clip.fault))
     if not paths or any(_is_there(root, path) for path in paths[:_NUM_TRIED]):
         return clips
@@ -73,6 +77,23 @@ def _relative(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
         return path if inside is None else str(inside / name)
 
     return [replace(clip, path=relative(clip.path)) for clip in clips]
+
+
+def _spelled_as_files(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
+    paths = {clip.path for clip in clips if not clip.path.isascii() and not clip.fault}
+    absent = {path for path in paths if not _is_there(root, path)}
+    if not absent:
+        return list(clips)
+    spelled: dict[str, list[str]] = {same_letters(path): [] for path in absent}
+    for file in files_below(root).files:
+        if not file.isascii() and (letters := same_letters(file)) in spelled:
+            spelled[letters].append(file)
+
+    def as_file(clip: Uncaptioned) -> Uncaptioned:
+        found = spelled[same_letters(clip.path)] if clip.path in absent else []
+        return replace(clip, path=found[0]) if len(found) == 1 else clip
+
+    return list(map(as_file, clips))
 
 
 def _is_there(root: DatasetPath, path: str) -> bool:

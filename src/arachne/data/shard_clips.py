@@ -42,6 +42,7 @@ def _clips(path: DatasetPath, shard: str) -> Iterator[Uncaptioned]:
     index = tar_index(path)
     media = [name for name in index.members if has_media_name(name) and not is_hidden(name)]
     stems = frozenset(map(_stem, media))
+    may_be_lost = index.fault is not None and any(map(_has_text_name, index.members))
     with path.open("rb") as file:
         texts = _Texts(file, path, shard, index)
         for name in media:
@@ -52,6 +53,8 @@ def _clips(path: DatasetPath, shard: str) -> Iterator[Uncaptioned]:
                 captions = texts.captions(name, stems)
             except DataError as error:
                 fault = str(error)
+            if may_be_lost and not captions and not fault:
+                fault = f"{shard} is damaged, and no caption is in what can be read of it"
             yield Uncaptioned(
                 path=f"{shard}/{name}",
                 caption=captions[0] if captions else None,
@@ -62,6 +65,10 @@ def _clips(path: DatasetPath, shard: str) -> Iterator[Uncaptioned]:
         yield Uncaptioned(path=shard, caption=_THE_REST)
     elif not index.members:
         yield Uncaptioned(path=shard, caption=None, fault=_EMPTY)
+
+
+def _has_text_name(name: str) -> bool:
+    return name.endswith((".txt", ".json"))
 
 
 def _refuse_odd_name(shard: str, name: str) -> None:

@@ -1,11 +1,11 @@
 """Media files anywhere below a folder, each with its caption in a text file of its name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from arachne.core.errors import DataError
 from arachne.data.captions import as_caption, captions_in_turn, read_text
-from arachne.data.files_below import files_below, media_of
+from arachne.data.files_below import files_below, media_of, same_letters
 from arachne.data.remote_path import DatasetPath
 from arachne.data.source_path import source_path
 from arachne.data.uncaptioned import Uncaptioned
@@ -24,10 +24,11 @@ def sidecar_clips(root: DatasetPath) -> list[Uncaptioned]:
         DataError: A folder cannot be read, or a name is not UTF-8.
     """
     below = files_below(root)
-    texts = {path for path in below.files if path.endswith(".txt")}
+    texts = _Texts(below.files)
 
     def text_of(name: str) -> str | None:
-        return as_caption(read_text(source_path(root, name), name)) if name in texts else None
+        found = texts.find(name)
+        return None if found is None else as_caption(read_text(source_path(root, found), found))
 
     media = {path: _stem(path) for path in media_of(below.files)}
     stems = frozenset(media.values())
@@ -39,8 +40,20 @@ def sidecar_clips(root: DatasetPath) -> list[Uncaptioned]:
 def has_captioned_media(root: DatasetPath) -> bool:
     """Whether any media file below a folder has a text file of its name."""
     paths = files_below(root).files
-    texts = {path for path in paths if path.endswith(".txt")}
-    return any(f"{_stem(path)}.txt" in texts for path in media_of(paths))
+    texts = _Texts(paths)
+    return any(texts.find(f"{_stem(path)}.txt") for path in media_of(paths))
+
+
+class _Texts:
+    """The text files among some paths."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._names = {path for path in paths if path.endswith(".txt")}
+        self._by_letters = {same_letters(path): path for path in self._names}
+
+    def find(self, name: str) -> str | None:
+        """The one of this name, or that is only spelled with other code points."""
+        return name if name in self._names else self._by_letters.get(same_letters(name))
 
 
 def _stem(path: str) -> str:

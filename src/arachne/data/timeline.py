@@ -168,7 +168,8 @@ def seconds_of_stamps(
     times_s = (pts - pts[0]).astype(np.float64) * tick_s
     if rate:
         exact_s = np.arange(len(pts)) / float(rate)
-        if np.abs(times_s - exact_s).max() <= 1.5 * tick_s:
+        # In coarse ticks one frame that is left out makes half an interval at least.
+        if np.abs(times_s - exact_s).max() <= min(1.5 * tick_s, 0.25 / float(rate)):
             return exact_s, len(pts) / float(rate)
     steps_s = np.diff(times_s)
     interval_s = float(np.median(steps_s)) if len(steps_s) else (1.0 / float(rate) if rate else 0.0)

@@ -41,6 +41,7 @@ class _Packets:
         is_decoding: Whether the first frame is decoded on the way, for what only it knows.
         kept: The packets themselves; None where nobody wants them, or they are too many.
         parts: Where in `stamps` the clock begins anew, as in recordings that were joined.
+        num_hidden: Packets that are decoded but not shown, as before the start of a cut.
     """
 
     is_decoding: bool = False
@@ -49,6 +50,7 @@ class _Packets:
     stamps: list[int | None] = field(default_factory=list[int | None])
     key_stamps: list[int] = field(default_factory=list[int])
     parts: list[int] = field(default_factory=list[int])
+    num_hidden: int = 0
     last_pts: int = -1
     last_ticks: int = 0
     first_frame: VideoFrame | None = None
@@ -56,10 +58,7 @@ class _Packets:
     def add(self, packet: VideoPacket) -> None:
         """Count one packet."""
         if self.kept is not None:
-            self.kept.append(packet)
-            self.num_bytes += packet.size + _OBJECT_BYTES
-            if self.num_bytes > _KEPT_BYTES:
-                self.kept = None
+            self._keep(self.kept, packet)
         if packet.is_corrupt:
             raise DataError(
                 f"the file is damaged or cut short: packet {len(self.stamps) + 1} is not whole"
@@ -67,7 +66,10 @@ class _Packets:
         if self.is_decoding and self.first_frame is None:
             decoded = packet.decode()
             self.first_frame = decoded[0] if decoded else None
-        if packet.size == 0 or packet.is_discard:
+        if packet.size == 0:
+            return
+        if packet.is_discard:
+            self.num_hidden += 1
             return
         self.stamps.append(packet.pts)
         if packet.pts is None:
@@ -80,6 +82,12 @@ class _Packets:
             self.key_stamps.append(packet.pts)
         if packet.pts > self.last_pts:
             self.last_pts, self.last_ticks = packet.pts, packet.duration or 0
+
+    def _keep(self, kept: list[VideoPacket], packet: VideoPacket) -> None:
+        kept.append(packet)
+        self.num_bytes += packet.size + _OBJECT_BYTES
+        if self.num_bytes > _KEPT_BYTES:
+            self.kept = None
 
 
 def scan_video(file: MediaFile) -> Timeline:
@@ -95,7 +103,7 @@ def scan_video(file: MediaFile) -> Timeline:
         width, height = upright_size(packets.first_frame, stream)
         _ = color_matrix(packets.first_frame)  # refuses what decoding could not convert
         times = _times(packets, stream)
-        _refuse_cut_short(times, stream, file.num_bytes)
+        _refuse_cut_short(times, packets.num_hidden, stream, file.num_bytes)
         return Timeline(
             width=width,
             height=height,
@@ -117,7 +125,7 @@ def times_and_packets(
     """
     packets = _read(file, container, stream, _Packets(kept=[]))
     times = _times(packets, stream)
-    _refuse_cut_short(times, stream, file.num_bytes)
+    _refuse_cut_short(times, packets.num_hidden, stream, file.num_bytes)
     return times, packets.kept
 
 
@@ -215,8 +223,10 @@ def _states_its_end(container: InputContainer) -> bool:
     return any(name in ("matroska", "gif") for name in container.format.name.split(","))
 
 
-def _refuse_cut_short(timeline: FrameTimes, stream: VideoStream, file_bytes: int) -> None:
-    found = timeline.num_frames
+def _refuse_cut_short(
+    timeline: FrameTimes, num_hidden: int, stream: VideoStream, file_bytes: int
+) -> None:
+    found = timeline.num_frames + num_hidden
     entries = stream.index_entries
     if len(entries) and entries[-1].pos + entries[-1].size > file_bytes:
         raise DataError(
