@@ -62,9 +62,14 @@ def test_who_waits_for_what_another_rank_encodes_is_not_judged_but_that_rank_is(
     assert found(receiver, working(1)) == Hang(culprits=(1,), waiting=(), cause="silent")
 
 
-def test_before_the_first_step_nobody_is_judged():
-    measured = [replace(each, step=None) for each in (working(0), waiting(1))]
-    assert found(*measured) is None
+def test_before_the_first_step_ranks_may_be_silent_for_longer():
+    begun_s = NOW_S - 5.0 * TIMEOUT_S
+
+    def measured(since_s: float) -> list[RankProgress]:
+        return [replace(each, step=None) for each in (working(0, since_s), waiting(1, since_s))]
+
+    assert found(*measured(begun_s + 0.1)) is None
+    assert found(*measured(begun_s)) == Hang(culprits=(0,), waiting=(1,), cause="silent")
 
 
 def test_a_silent_rank_hangs_although_all_others_work():

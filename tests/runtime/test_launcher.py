@@ -149,6 +149,17 @@ def test_consequences_are_reported_where_there_is_nothing_else():
         run_ranks(2, only_consequences)
 
 
+def wait_in_vain(world):
+    place = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78]"
+    raise RuntimeError(f"{place} Timed out waiting 50000ms for recv operation to complete")
+
+
+def test_ranks_that_nobody_watches_and_that_wait_in_vain_are_one_line():
+    expected = r"^rank \d waited in vain for another rank \(RuntimeError: .*; start again with"
+    with pytest.raises(LostRankError, match=expected):
+        run_ranks(2, wait_in_vain)
+
+
 def kill_on(world, bad_rank, number):
     faulthandler.disable()  # pytest's would print every stack
     meet()

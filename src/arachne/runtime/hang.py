@@ -6,6 +6,10 @@ from typing import Literal
 
 from arachne.runtime.progress import NOT_JUDGED, RankProgress
 
+_FIRST_PATIENCE = 5.0
+"""Time-outs that a rank may be silent before the first step: the dry run and the measurements take
+longer than any launch that is planned. Less than torch's own time-out, which names nobody."""
+
 Cause = Literal["silent", "elsewhere", "inside", "each other"]
 
 
@@ -36,10 +40,9 @@ def hang_of(
 ) -> Hang | None:
     """The hang among a machine's ranks, if there is one.
 
-    A rank is silent if it has begun nothing else for `timeout_s`, in the first step or later: the
-    dry run and the measurements before take longer than any launch that is planned. A silent rank
-    hangs unless, over any number of others, it waits for a rank that is not silent: then it is only
-    slow.
+    A rank is silent if it has begun nothing else for `timeout_s`, or for some times that before the
+    first step. A silent rank hangs unless, over any number of others, it waits for a rank that is
+    not silent: then it is only slow.
 
     Args:
         ranks: All ranks of this machine.
@@ -52,9 +55,9 @@ def hang_of(
     silent = {
         each.rank
         for each in ranks
-        if each.step is not None
-        and each.activity not in NOT_JUDGED
-        and now_s - max(each.changed_at_s, watched_since_s) >= timeout_s
+        if each.activity not in NOT_JUDGED
+        and now_s - max(each.changed_at_s, watched_since_s)
+        >= (timeout_s if each.step is not None else _FIRST_PATIENCE * timeout_s)
     }
     awaited = {each.rank: _awaited(each, by_rank, stopped) for each in ranks}
     hanging: set[int] = set()

@@ -298,6 +298,9 @@ def _raise(rank: int, outcome: _Outcome) -> NoReturn:
     kind = getattr(errors, outcome.error_kind, None)
     if kind is not None:
         raise kind(outcome.message)
+    reason = outcome.message.rstrip().rpartition("\n")[2]
+    if outcome.is_consequence and "timed out" in reason.lower():
+        raise LostRankError(f"rank {rank} waited in vain for another rank ({reason}); {GO_ON}")
     raise RuntimeError(f"rank {rank} on {socket.gethostname()} failed:\n{outcome.message}")
 
 
