@@ -1,5 +1,6 @@
 """`arachne train`, `sample`, `export` and `train --resume` of a run with `[lora]`."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from arachne.cli import run_file
 from arachne.cli.main import main
 from arachne.cli.run_dir import write_resolved
 from arachne.reporting.run_files import RESOLVED_CONFIG as RESOLVED
+from arachne.reporting.run_files import read_metrics
 from arachne.trainer.settings.lora import LoraSettings
 from tests.trainer.test_lora_runs import pretrained_folder
 from tests.trainer.tiny_runs import changed, make_clips, tiny_config
@@ -50,7 +52,8 @@ def test_a_lora_run_is_resumed_with_its_own_settings_only(run_dir, capsys):
 @pytest.mark.distributed
 def test_what_a_lora_run_lacks_is_said_before_torch_is_imported(run_dir, monkeypatch, capsys):
     path = str(run_dir.parent / "run.toml")
-    assert main(["train", path, "--set", "lora.init_from=nowhere"]) == 2
+    elsewhere = f"run.dir={run_dir.parent / 'elsewhere'}"
+    assert main(["train", path, "--set", elsewhere, "--set", "lora.init_from=nowhere"]) == 2
     assert "lora.init_from 'nowhere' does not exist" in capsys.readouterr().err
     monkeypatch.setattr(run_file, "find_spec", lambda name: None)
     assert main(["train", path]) == 2
@@ -65,6 +68,7 @@ def test_a_base_that_was_moved_is_named_anew_and_compared_by_its_bytes(tmp_path,
     write_resolved(changed(config, "model", pretrained=str(base)), tmp_path / "run.toml")
     assert main(["train", str(tmp_path / "run.toml")]) == 0
     moved = base.rename(tmp_path / "moved")
+    (moved / "transformer" / ".DS_Store").touch()
     other = pretrained_folder(tmp_path / "other", seed=2)
 
     resume = ["train", str(tmp_path / "run.toml"), "--resume", "--set", "run.steps=2"]
@@ -81,8 +85,22 @@ def test_a_base_that_was_moved_is_named_anew_and_compared_by_its_bytes(tmp_path,
     assert main([*export, "--set", f"model.pretrained={moved}", "--set", "lora.alpha=1"]) == 2
     assert "--set lora.alpha=1 is none of what may change after" in capsys.readouterr().err
     assert main([*export, "--set", f"model.pretrained={moved}"]) == 0
+    assert len({path.stat().st_mode for path in (tmp_path / "lora").iterdir()}) == 1
     words = ["sample", str(tmp_path / "run"), "--prompt", "x", "--size", "32x32x5", "--steps", "1"]
     assert main([*words, "--set", f"model.pretrained={moved}"]) == 0
+
+
+@pytest.mark.distributed
+def test_a_run_goes_on_without_the_lora_that_it_began_with(run_dir, tmp_path, capsys):
+    assert main(["export", str(run_dir), str(tmp_path / "lora"), "--to", "diffusers"]) == 0
+    words = ["train", str(run_dir.parent / "run.toml"), "--set", f"run.dir={tmp_path / 'run'}"]
+    words += ["--set", f"lora.init_from={tmp_path / 'lora'}"]
+    assert main(words) == 0
+    shutil.rmtree(tmp_path / "lora")
+    assert main([*words, "--resume", "--set", "run.steps=3"]) == 0
+    assert main([*words[:-2], "--resume", "--set", "run.steps=4"]) == 0
+    assert [row.step for row in read_metrics(tmp_path / "run").train] == [0, 1, 2, 3]
+    capsys.readouterr()
 
 
 @pytest.mark.distributed

@@ -329,7 +329,13 @@ def test_a_pipeline_has_no_place_for_encoders(run_file, capsys):
 def test_a_preset_stands_for_a_model_that_is_not_here_and_nothing_else_does(run_file, verb, capsys):
     missing = ["--set", "model.pretrained=/none", "--set", "model.text_encoder=/none"]
     words = [verb, run_file, "--cluster", "h100x8", "--clips", "panda70m", "--batch", "8", *missing]
-    assert "model.text_encoder '/none' does not exist" in refusal(capsys, *words)
+    assert "model.pretrained '/none' does not exist" in refusal(capsys, *words)
     assert main([*words, "--set", "model.preset=wan-1.3b", "--steps", "1"]) == 0
     error = capsys.readouterr().err
-    assert "not here: model.pretrained, model.text_encoder; planned with" in error
+    absent = "model.pretrained, model.video_encoder, model.text_encoder"
+    assert f"not here: {absent}; planned with" in error
+
+
+def test_how_many_gpus_a_run_s_cluster_has_is_asked_for(run_file, capsys):
+    words = ["plan", run_file, "--clips", "panda70m", "--set", "cluster.name=h100"]
+    assert "how many GPUs? add --cluster, for example --cluster h100x16" in refusal(capsys, *words)

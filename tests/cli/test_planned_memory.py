@@ -186,7 +186,8 @@ def test_the_memory_table_reads_in_a_pipe(capsys):
     assert len(rows) == 8 + 2
     assert max(map(len, rows)) <= 80
     assert re.match(r"train on 1 GPU .* no +60 of 60 +14.5 GB of 368 GB", rows[0])
-    assert lines[-3].endswith("the allocator's reserve take")  # sentences are not cut
+    assert lines[-4].endswith("the allocator's reserve take")  # sentences are not cut
+    assert lines[-3].endswith("set run.max_groups = 5, or planner.max_degree lower")
     assert lines[-1].endswith("training fits on 1 GPU, and encoding on one")
 
 

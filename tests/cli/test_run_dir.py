@@ -289,7 +289,7 @@ def test_resuming_from_nothing_says_so(config):
 def test_resuming_may_change_what_does_not_decide_the_loss_curve(config):
     write_checkpoint(config, 3)
     later = changed(config, "run", steps=20, ranks=3)
-    later = changed(later, "data", cache="elsewhere")
+    later = changed(later, "data", cache="elsewhere", path="moved")
     later = changed(later, "planner", name="static_dp")
     later = replace(later, optimizer=OptimizerSettings(lr=1e-5))
     open_run_dir(later, resume=True)

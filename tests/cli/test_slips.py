@@ -48,6 +48,12 @@ def run_file(tmp_path):
         ("model.pretrained=/none", "does not exist; name an existing folder or safetensors file"),
         ("model.video_encoder=/none", "does not exist; name 'dct' or an existing folder"),
         ("data.path=/none", "data.path '/none' does not exist; name an existing folder or file"),
+        (
+            "model.pretrained=Wan-AI/Wan2.1-T2V-1.3B-Diffusers",
+            "hf download Wan-AI/Wan2.1-T2V-1.3B-Diffusers --local-dir",
+        ),
+        ("optimizer.learning_rate=1", "did you mean 'optimizer.lr'?"),
+        ("optimizer.eps=0", "optimizer.eps is 0.0; it must be at least 1e-20"),
         ("run.sed=1", "--set run.sed: unknown setting 'run.sed'; did you mean 'run.seed'?"),
     ],
 )

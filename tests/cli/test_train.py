@@ -99,19 +99,23 @@ def test_a_run_trains_writes_its_files_and_is_not_overwritten(run_file, capfd):
 
 
 @pytest.mark.distributed
-def test_a_run_whose_pipeline_was_moved_goes_on_from_there(dataset, tmp_path, capfd):
-    config = tiny_config(dataset, tmp_path / "run", steps=2, dtype="float32")
+def test_a_run_whose_pipeline_and_clips_were_moved_goes_on_from_there(dataset, tmp_path, capfd):
+    clips = shutil.copytree(dataset, tmp_path / "clips")
+    config = tiny_config(clips, tmp_path / "run", steps=2, dtype="float32")
     shape = config.model.shape(latent_channels=4, text_size=HASHED_TEXT_SIZE)
     pipeline = save_tiny_autoencoder("AutoencoderKLWan", tmp_path / "a")
     transformer = build_transformer(shape, dtype=torch.float32, seed=0)
     transformer.module.save_pretrained(pipeline / "transformer")
     config = changed(config, "data", cache=str(tmp_path / "cache"))
-    config = changed(config, "model", pretrained=str(pipeline), video_encoder=str(pipeline))
+    config = changed(config, "model", pretrained=str(pipeline), video_encoder="auto")
+    assert config.model.video_encoder == str(pipeline)
     write_resolved(changed(config, "run", ranks=1), tmp_path / "run.toml")
     words = str(tmp_path / "run.toml"), "--set", "run.steps=3"
     assert main(["train", words[0]]) == 0
 
     pipeline.rename(tmp_path / "b")
+    clips.rename(tmp_path / "moved")
+    words += "--set", f"data.path={tmp_path / 'moved'}"
     for name in ("pretrained", "video_encoder"):
         words += "--set", f"model.{name}={tmp_path / 'b'}"
     assert main(["train", *words, "--resume"]) == 0

@@ -290,6 +290,20 @@ def _copied_from_1_s(path: Path) -> None:
     whole.unlink()
 
 
+def _unstamped(path: Path) -> None:
+    """All frames at once, as a tool writes them that sets no times."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=16)
+        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = 64, 48, "yuv420p", 8_000_000
+        for pixels in grey_frames(ramp(20), Look()):
+            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+                packet.pts = packet.dts = 0
+                container.mux(packet)
+        for packet in stream.encode():
+            packet.pts = packet.dts = 0
+            container.mux(packet)
+
+
 def _clock_set_back(path: Path) -> None:
     """Two recordings of a transport stream, joined."""
     _joined(path, second=Look())
@@ -561,6 +575,7 @@ CLOCKS = (
         "30f@25 → 19f@16 → 17",
         _at(25, 17),
     ),
+    _kept("unstamped.mp4", "M10", _unstamped, "64x48x17", _A20),
     _kept("copied.mp4", "M10", _copied_from_1_s, "64x48x17", _A24, range(16, 33)),
     _kept("copied.mov", "M10", _copied_from_1_s, "64x48x17", _A24, range(16, 33)),
     _kept(
@@ -645,6 +660,7 @@ KINDS = (
     _kept("drawing.png", "M9", _picture("PNG", "P"), "64x48x1", "1f", [STILL]),
     _kept("clear.png", "M9", _picture("PNG", "RGBA"), "64x48x1", "1f", [STILL]),
     _kept("scan.tif", "M9", _picture("TIFF"), "64x48x1", "1f", [STILL]),
+    _bad("float.tif", "M9", _picture("TIFF", "F"), "its pixels are numbers of 32 bits"),
     _kept("still.webp", "M9", _picture("WEBP"), "64x48x1", "1f", [STILL]),
     _kept("still.avif", "M9", _picture("AVIF"), "64x48x1", "1f", [STILL]),
     _kept(

@@ -79,28 +79,38 @@ def test_a_claim_of_a_suspended_process_is_taken_over_after_a_while_and_stays_so
         assert (folder / "work").read_text() == own_identity()
 
 
-def test_a_claim_from_elsewhere_expires_by_the_watchers_clock(folder: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the watcher's clock says; it stands still."""
+    now_s = [100.0]
+    monkeypatch.setattr("arachne.data.claims.time.monotonic", lambda: now_s[0])
+    return now_s
+
+
+def test_a_claim_from_elsewhere_expires_by_the_watchers_clock(
+    folder: Path, clock: list[float]
+) -> None:
     folder.mkdir()
     (folder / "work").write_text("another-boot pid:[1] 1 1")
     # The other machine's clock is far ahead: what counts is that the file does not change.
     os.utime(folder / "work", (4e9, 4e9))
-    with Claims(folder, expires_s=0.3) as claims:
+    with Claims(folder, expires_s=30.0) as claims:
         assert not claims.take("work")
-        time.sleep(0.2)
+        clock[0] += 20.0
         os.utime(folder / "work", (5e9, 5e9))
         assert not claims.take("work")
-        time.sleep(0.2)
+        clock[0] += 20.0
         assert not claims.take("work")
-        time.sleep(0.2)
+        clock[0] += 20.0
         assert claims.take("work")
 
 
-def test_a_claim_that_was_cut_short_by_a_kill_expires_too(folder: Path) -> None:
+def test_a_claim_that_was_cut_short_by_a_kill_expires_too(folder: Path, clock: list[float]) -> None:
     folder.mkdir()
     (folder / "work").touch()
-    with Claims(folder, expires_s=0.2) as claims:
+    with Claims(folder, expires_s=20.0) as claims:
         assert not claims.take("work")
-        time.sleep(0.3)
+        clock[0] += 30.0
         assert claims.take("work")
 
 

@@ -215,6 +215,10 @@ def test_the_fingerprint_is_of_the_content(folder, tmp_path):
     assert open_video_encoder(tmp_path / "copy").fingerprint == (
         open_video_encoder(folder).fingerprint
     )
+    (tmp_path / "copy" / ".DS_Store").touch()
+    assert open_video_encoder(tmp_path / "copy").fingerprint == (
+        open_video_encoder(folder).fingerprint
+    )
     weights = next((tmp_path / "copy").glob("*.safetensors"))
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -260,6 +264,23 @@ def test_folders_without_an_autoencoder_are_refused(tmp_path):
 def test_missing_weights_are_an_error_of_the_configuration(tmp_path):
     (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderKLWan", "base_dim": 4}')
     with pytest.raises(ConfigError, match="weights cannot be loaded"):
+        open_video_encoder(tmp_path).encode(_frames())
+
+
+def test_weights_that_are_there_as_a_variant_alone_are_read(folder, tmp_path):
+    shutil.copytree(folder / "vae", tmp_path / "vae")
+    file = tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
+    file.rename(file.with_name("diffusion_pytorch_model.fp16.safetensors"))
+    latents = open_video_encoder(tmp_path).encode(_frames())
+    np.testing.assert_array_equal(latents, open_video_encoder(folder).encode(_frames()))
+
+
+def test_quantized_weights_are_refused_by_their_config(folder, tmp_path):
+    shutil.copytree(folder / "vae", tmp_path / "vae")
+    config = tmp_path / "vae" / "config.json"
+    options = json.loads(config.read_text()) | {"quantization_config": {"quant_method": "torchao"}}
+    config.write_text(json.dumps(options))
+    with pytest.raises(ConfigError, match="holds quantized weights"):
         open_video_encoder(tmp_path).encode(_frames())
 
 

@@ -70,6 +70,18 @@ def test_it_says_what_the_recorder_records_at_the_moment_it_happens(tmp_path: Pa
     assert read().activity == "between"
 
 
+@pytest.mark.parametrize("activity", ["validate", "checkpoint", "sample"])
+def test_what_is_done_beside_steps_is_said_until_the_next_step(tmp_path: Path, activity: str):
+    recorder, read = watched_alone(tmp_path)
+    recorder.progress.change(activity)
+    recorder.progress.begin_step(4, {}, activity)
+    with recorder.launch(2):
+        assert read().activity == "compute"
+    assert (read().activity, read().step) == (activity, 4)
+    recorder.progress.begin_step(5, {})
+    assert read().activity == "between"
+
+
 def test_collectives_are_counted_by_group(tmp_path: Path):
     recorder, read = watched_alone(tmp_path)
     for ranks in ((0, 1), (0, 1, 2, 3), (0, 1)):

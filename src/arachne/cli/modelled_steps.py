@@ -209,6 +209,8 @@ def modelled_steps(arguments: argparse.Namespace, config: "RunConfig") -> Modell
             "which cluster? add --cluster NAMExGPUS, for example h100x16; known: "
             + ", ".join(cluster_names())
         )
+    if arguments.cluster is None and name in cluster_names():  # as a run that is started has it
+        raise ConfigError(f"how many GPUs? add --cluster, for example --cluster {name}x16")
     cluster = load_cluster(name)
     clips = modelled_clips(arguments, config)
     data = TrainingData(

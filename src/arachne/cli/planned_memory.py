@@ -17,6 +17,9 @@ _GRADIENTS = ("float32", "bfloat16", "host")
 """What `--gradients` takes, from what is fastest to what needs least."""
 
 
+_LEFT_OUT_SHARE = 0.08
+"""Of a GPU's memory; `memory_bytes` of cluster files is the rest."""
+
 _COLUMNS = ("total", "fits", "recomputed", "activations", "workspace")
 """Heads of the table's columns, after the launch."""
 
@@ -118,8 +121,22 @@ def print_memory(memory: PlannedMemory) -> None:
         f"{cap} leave out what the device, NCCL (here {bytes_text(memory.communicator_bytes)}) and "
         "the allocator's reserve take"
     )
-    for line in filter(None, (memory.encoders, memory.advice)):
+    for line in filter(None, (_groups_advice(memory), memory.encoders, memory.advice)):
         print_line(line)
+
+
+def _groups_advice(memory: PlannedMemory) -> str:
+    """What to do where NCCL may take most of what is left out for it and others."""
+    from arachne.cost.training_state import COMMUNICATOR_BYTES
+
+    left_out = memory.memory_bytes * _LEFT_OUT_SHARE / (1.0 - _LEFT_OUT_SHARE)
+    if memory.communicator_bytes <= left_out / 2.0:
+        return ""
+    most = max(1, int(left_out / 2.0 / COMMUNICATOR_BYTES))
+    return (
+        f"NCCL would take much of the {bytes_text(left_out)} that are left out, if plans use all "
+        f"groups; set run.max_groups = {most}, or planner.max_degree lower"
+    )
 
 
 def _launch_name(launch: LaunchMemory) -> str:

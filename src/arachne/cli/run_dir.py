@@ -28,15 +28,20 @@ from arachne.trainer.checkpoint_files import (
 from arachne.trainer.checkpoint_reader import newest, verified
 from arachne.trainer.config import RunConfig
 from arachne.trainer.kept_ledger import KEPT, give_back_ledger, keep_ledger
+from arachne.trainer.settings.dataset import DatasetSettings
 from arachne.trainer.settings.model import ModelSettings
 
 _LOCK = ".lock"
 _PAUSE_S = 0.2
 _HANG_REPORTS = "hang-*.txt"
 
-_MAY_CHANGE = ("cache", "cache_online", "read_ahead_mb", "other_expert", "pretrained")
+_MAY_CHANGE = (
+    *("path", "cache", "cache_online", "read_ahead_mb"),
+    *("other_expert", "pretrained", "init_from"),
+)
 """Settings of sections that decide a loss curve which do not. What lies under trained parameters is
-compared by its bytes, wherever it lies now."""
+compared by its bytes, wherever it lies now, and so are clips; what a run began with has trained
+since."""
 
 _ENCODERS = ("video_encoder", "image_encoder", "text_encoder")
 """Settings of `[model]` that may name another place with the same bytes."""
@@ -275,8 +280,16 @@ def _check_same_run(config: RunConfig, run_dir: Path) -> None:
 def _check_same_section(section: str, before: Any, now: Any) -> None:
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for key, value in new.items():
-        if key not in (*_MAY_CHANGE, *_ENCODERS) and old[key] != value:
+        if key == "others":
+            if _wherever(before.others) != _wherever(now.others):
+                raise ConfigError(_changed(f"{section}.{key}", old[key], value))
+        elif key not in (*_MAY_CHANGE, *_ENCODERS) and old[key] != value:
             raise ConfigError(_changed(f"{section}.{key}", old[key], value))
+
+
+def _wherever(others: Sequence[DatasetSettings]) -> list[tuple[object, ...]]:
+    """Datasets as their clips name them, wherever they lie."""
+    return [(each.label, each.repeats, each.weight, each.resolution) for each in others]
 
 
 def _check_same_encoders(before: ModelSettings, now: ModelSettings, state: TrainState) -> None:

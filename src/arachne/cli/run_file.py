@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from arachne.cli.run_dir import has_checkpoints
 from arachne.core.errors import ConfigError
 from arachne.core.families import family_named
 from arachne.core.strict_toml import load_toml
@@ -24,6 +26,9 @@ _KINDS = {
     "data.others.path": "folder or file",
 }
 """What a setting may name that is not only a folder."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""What a model at the Hugging Face Hub is called; so may be a folder that is not there."""
 
 _IN_PRESET = {"model.pretrained": "", "model.video_encoder": "dct", "model.text_encoder": "hashed"}
 """Settings whose folders planning does not need where there is a preset, and what names none."""
@@ -83,14 +88,15 @@ def check_config(config: RunConfig, *, needs_data: bool, needs_model: bool) -> N
     planner_named(config.planner.name)
     if not config.model.pretrained:
         config.model.shape(latent_channels=1, text_size=1)
+    goes_on = has_checkpoints(Path(config.run.dir))  # they hold what it began with
     excused = () if needs_model else missing_folders(config.model)
     for setting, name, built_in in (
+        ("model.pretrained", config.model.pretrained, ""),
         ("model.video_encoder", config.model.video_encoder, "dct"),
         ("model.text_encoder", config.model.text_encoder, "hashed"),
         ("model.image_encoder", config.model.image_encoder, ""),
         ("model.other_expert", config.model.other_expert, ""),
-        ("model.pretrained", config.model.pretrained, ""),
-        ("lora.init_from", config.lora.init_from, ""),
+        ("lora.init_from", "" if goes_on else config.lora.init_from, ""),
         *(("validation.images", image, "") for image in config.validation.images),
         ("data.path", config.data.path, None if needs_data else config.data.path),
         *(
@@ -103,9 +109,14 @@ def check_config(config: RunConfig, *, needs_data: bool, needs_model: bool) -> N
             known = f"{built_in!r} or " if built_in else ""
             kind = _KINDS.get(setting, "folder")
             instead = ", or a model.preset, which has its sizes" if setting in _IN_PRESET else ""
+            if setting == "data.path":
+                instead = ", or plan for made-up clips: --clips panda70m"
+            is_id = setting.startswith("model.") and _HUB_ID.fullmatch(name)
+            fetch = f"; nothing is fetched in a run: hf download {name} --local-dir {name}"
             raise ConfigError(
                 f"{setting} {name!r} does not exist; name {known}an existing {kind}"
                 + ("" if needs_model else instead)
+                + (fetch if is_id else "")
             )
     if needs_model and config.lora.is_on and find_spec("peft") is None:
         raise ConfigError(

@@ -7,6 +7,27 @@ from functools import cache
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "lr_scheduler": "schedule",
+    "lr_warmup_steps": "warmup_steps",
+    "batch_size": "clips",
+    "train_batch_size": "clips",
+    "max_train_steps": "steps",
+    "max_steps": "steps",
+    "output_dir": "dir",
+    "r": "rank",
+    "lora_rank": "rank",
+    "lora_alpha": "alpha",
+    "target_modules": "targets",
+    "mixed_precision": "dtype",
+    "save_every": "every",
+    "checkpointing_steps": "every",
+    "checkpoints_total_limit": "keep",
+    "validation_steps": "every",
+}
+"""What settings are called in other trainers, and here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownKey:
@@ -19,6 +40,8 @@ class UnknownKey:
         """The path, and the nearest known name or all of them."""
         prefix, _, key = self.path.rpartition(".")
         close = get_close_matches(key, self.known, n=1)
+        if (ours := _ELSEWHERE.get(key)) in self.known:
+            close = [ours]
         if close:
             nearest = f"{prefix}.{close[0]}" if prefix else close[0]
             return f"{self.path!r}; did you mean {nearest!r}?"

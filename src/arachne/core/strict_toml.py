@@ -72,6 +72,8 @@ def read_table(path: Path | Traversable, *, absent: str) -> dict[str, Any]:
         raise ConfigError(absent) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {str(path)!r}: {error}; save it as UTF-8") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{str(path)!r} is a folder; name a TOML file") from error
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
         raise ConfigError(f"cannot read {str(path)!r}: {error}; name a readable file") from error
     if len(content) > _MOST_BYTES:
@@ -82,7 +84,7 @@ def read_table(path: Path | Traversable, *, absent: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error}") from error
+        raise ConfigError(f"cannot read {str(path)!r} as TOML: {error}") from error
     except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
         raise ConfigError(
             f"cannot read {str(path)!r}: a number has too many digits, or lists are nested too "

@@ -108,6 +108,8 @@ def _opened(file: MediaFile) -> Generator[Any, None, None]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(opened, formats=_FORMATS) as image:
                 check_frame_size(*image.size)
+                if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+                    raise DataError("its pixels are numbers of 32 bits; save it with 8 or 16 bits")
                 yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise DataError(f"the picture cannot be decoded: {error}") from error

@@ -195,6 +195,8 @@ def upright_size(frame: VideoFrame, stream: VideoStream) -> tuple[int, int]:
 def _times(packets: _Packets, stream: VideoStream) -> FrameTimes:
     count = len(packets.stamps)
     has_stamps = None not in packets.stamps and stream.time_base is not None
+    if count > 1 and len(set(packets.stamps)) == 1:  # as good as none
+        has_stamps = False
     # Without stamps, as in raw H.264, FFmpeg's average is 25 whatever the video itself says.
     rates = stream.average_rate, stream.guessed_rate
     rate = (rates[0] or rates[1]) if has_stamps else (rates[1] or rates[0])

@@ -113,6 +113,12 @@ def _keys_of(names: Iterable[str], adapters: AdapterNames, what: str) -> dict[st
             f"{what} has tensors that no plain LoRA has: {names_text(of_other_kind)}; only LoRA, "
             "and peft's DoRA, can be trained on; name another file"
         )
+    of_text = [name for name in unknown if name.startswith(("lora_te", "text_encoder"))]
+    if of_text:
+        raise ConfigError(
+            f"{what} has adapters of a text encoder, which is not trained here: "
+            f"{names_text(of_text)}; remove these keys from the file, or name another one"
+        )
     if unknown:
         raise ConfigError(
             f"{what} has keys of no adapter of this run: {names_text(unknown)}; set lora.targets "

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,12 @@ _VOCABULARIES = (
 
 _WEIGHTS = ("model", "diffusion_pytorch_model")
 """Names of files with weights, without their endings: transformers' and diffusers'."""
+
+_STEM = r"(?:diffusion_pytorch_|pytorch_)?model"
+_SHARD = r"(?:-\d+-of-\d+)?"
+_PLAIN = re.compile(rf"{_STEM}{_SHARD}\.(?:safetensors|bin)")
+_VARIANT = re.compile(rf"{_STEM}\.(\w+){_SHARD}\.safetensors")
+"""Files with weights, as both libraries call them, and those of a variant such as `fp16`."""
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 """safetensors' names of the types of weights that can be trained, or encode."""
@@ -112,13 +119,18 @@ def loaded_part(
         ConfigError: It loads nothing from there, or the files lack a weight, or have one that is no
             float of 16 bits or more.
     """
+    _refuse_quantized(folder, setting)
+    variant = _only_variant(folder)
+    if variant:
+        options["variant"] = variant
     try:
         module, found = loader.from_pretrained(
             str(folder), local_files_only=True, output_loading_info=True, **options
         )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         raise ConfigError(
-            f"{setting} {str(folder)!r}: weights cannot be loaded: {error}"
+            f"{setting} {str(folder)!r}: weights cannot be loaded: {error}; if a file is not "
+            "whole, fetch it again"
         ) from error
     surplus = found["unexpected_keys"] if uses_all else ()
     for what, names in (("lack", found["missing_keys"]), ("have", surplus)):
@@ -128,13 +140,29 @@ def loaded_part(
                 f"{names_text(sorted(map(repr, names)))}, which does not fit config.json; name a "
                 "folder whose weights are those of its config.json"
             )
-    _check_types(
-        folder, {name.rpartition(".")[2] for name, _ in module.named_parameters()}, setting
-    )
+    endings = {name.rpartition(".")[2] for name, _ in module.named_parameters()}
+    _check_types(folder, variant, endings, setting)
     return module
 
 
-def _check_types(folder: Path, endings: Collection[str], setting: str) -> None:
+def _refuse_quantized(folder: Path, setting: str) -> None:
+    path = folder / "config.json"
+    if path.is_file() and "quantization_config" in read_config(folder, setting=setting, needed=""):
+        raise ConfigError(
+            f"{setting} {str(folder)!r} holds quantized weights (quantization_config in "
+            "config.json); name a folder with the weights as they were before"
+        )
+
+
+def _only_variant(folder: Path) -> str:
+    """`fp16` where a folder has its weights as this variant alone; else empty."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    found = {match[1] for match in map(_VARIANT.fullmatch, names) if match}
+    is_plain = any(_PLAIN.fullmatch(name) for name in names)
+    return found.pop() if len(found) == 1 and not is_plain else ""
+
+
+def _check_types(folder: Path, variant: str, endings: Collection[str], setting: str) -> None:
     """Refuse weights that are no floats of 16 bits or more, in the safetensors files of a folder.
 
     A weight's name ends as one of the module's parameters does: before that, names may differ from
@@ -143,7 +171,7 @@ def _check_types(folder: Path, endings: Collection[str], setting: str) -> None:
     Raises:
         ConfigError: Names the first.
     """
-    for file in _weight_files(folder):
+    for file in _weight_files(folder, variant):
         with safe_open(file, framework="numpy") as opened:
             for name in opened.keys():  # noqa: SIM118  (it is no dictionary)
                 found = opened.get_slice(name).get_dtype()
@@ -155,21 +183,27 @@ def _check_types(folder: Path, endings: Collection[str], setting: str) -> None:
                     )
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path, variant: str) -> list[Path]:
     """The safetensors files from which a part is loaded; variants beside them are not read."""
     files: list[Path] = []
+    dotted = f".{variant}" if variant else ""
     for name in _WEIGHTS:
-        index = folder / f"{name}.safetensors.index.json"
+        index = folder / f"{name}.safetensors.index{dotted}.json"
         if index.is_file():
             shards: dict[str, str] = json.loads(index.read_text("utf-8"))["weight_map"]
             files += [folder / shard for shard in sorted(set(shards.values()))]
         else:
-            files.append(folder / f"{name}.safetensors")
+            files.append(folder / f"{name}{dotted}.safetensors")
     return [file for file in files if file.is_file()]
 
 
+def _is_of_no_model(name: str) -> bool:
+    """Whether a file is what systems and people leave in any folder."""
+    return name.startswith(".") or name.endswith(".md") or name in ("Thumbs.db", "desktop.ini")
+
+
 def content_digest(*folders: Path) -> str:
-    """Digest of the names and bytes of all files in the folders; no times, no absolute paths.
+    """Digest of the names and bytes of a model's files in the folders; no times, no absolute paths.
 
     It reads every weight, at 1-2 GB/s: a digest of sizes alone would take a fine-tuned encoder
     for the original and mix their latents in one cache.
@@ -177,7 +211,7 @@ def content_digest(*folders: Path) -> str:
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.is_file():
+            if path.is_file() and not _is_of_no_model(path.name):
                 with path.open("rb") as file:
                     content = hashlib.file_digest(file, "sha256").hexdigest()
                 digest.update(f"{path.name}\0{content}\n".encode())

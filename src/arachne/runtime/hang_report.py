@@ -17,6 +17,7 @@ _ACTIVITY_TEXTS = {
     "plan": "getting the next plan",
     "checkpoint": "writing a checkpoint",
     "validate": "validating",
+    "sample": "drawing samples",
 }
 GO_ON = "start again with --resume-if-any to go on from the newest checkpoint"
 """What to do after a rank was lost."""

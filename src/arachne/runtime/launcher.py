@@ -297,11 +297,13 @@ def _raise_hang(folder: Path) -> None:
 def _raise(rank: int, outcome: _Outcome) -> NoReturn:
     kind = getattr(errors, outcome.error_kind, None)
     if kind is not None:
-        raise kind(outcome.message)
+        raise kind(outcome.message) from None
     reason = outcome.message.rstrip().rpartition("\n")[2]
     if outcome.is_consequence and "timed out" in reason.lower():
-        raise LostRankError(f"rank {rank} waited in vain for another rank ({reason}); {GO_ON}")
-    raise RuntimeError(f"rank {rank} on {socket.gethostname()} failed:\n{outcome.message}")
+        line = f"rank {rank} waited in vain for another rank ({reason}); {GO_ON}"
+        raise LostRankError(line) from None
+    where = f"rank {rank} on {socket.gethostname()}"
+    raise RuntimeError(f"{where} failed:\n{outcome.message}") from None
 
 
 def _end(processes: list[Any], patience_s: float) -> None:

@@ -24,6 +24,8 @@ takes, a plan that does not come is replaced after a time-out of its own, who wa
 waits for a rank that is judged itself, and after the last step there is nothing left to wait
 for."""
 
+_BESIDE_STEPS = ("validate", "sample", "checkpoint")
+
 _STATE = struct.Struct("<dqq?12s")  # changed at, step, launch, is waiting, activity
 _IDENTITY = struct.Struct("<q?")  # process, is asynchronous
 _ISSUED = struct.Struct("<q24s")  # group of the last collective, its operation
@@ -52,8 +54,10 @@ class Progress(Protocol):
         """The rank enters a collective of a group."""
         ...
 
-    def begin_step(self, step: int, launch_texts: Mapping[int, str]) -> None:
-        """A step begins, in which the rank has these launches."""
+    def begin_step(
+        self, step: int, launch_texts: Mapping[int, str], within: str = "between"
+    ) -> None:
+        """A step begins, or work `within` an activity beside steps, with these launches."""
         ...
 
 
@@ -66,7 +70,9 @@ class Unwatched:
     def issued(self, operation: str, ranks: tuple[int, ...]) -> None:
         """Nothing."""
 
-    def begin_step(self, step: int, launch_texts: Mapping[int, str]) -> None:
+    def begin_step(
+        self, step: int, launch_texts: Mapping[int, str], within: str = "between"
+    ) -> None:
         """Nothing."""
 
 
@@ -90,7 +96,7 @@ class ProgressFile:
                 f"{_FILE_BYTES:,} bytes: {refusal(error)}; make room, or set TMPDIR to a folder "
                 "that has some"
             ) from error
-        self._step = _NONE
+        self._step, self._within = _NONE, "between"
         self._slots: dict[tuple[int, ...], int] = {}
         self._counts: list[int] = []
         self._groups_text = b""
@@ -100,7 +106,14 @@ class ProgressFile:
         os.rename(part, path)  # a reader finds a whole file, or none
 
     def change(self, activity: str, launch: int | None = None, *, is_waiting: bool = False) -> None:
-        """The rank begins something else; `is_waiting` in the collective that it issued last."""
+        """The rank begins something else; `is_waiting` in the collective that it issued last.
+
+        Between what else it does in validation, samples or a checkpoint it is at these.
+        """
+        if activity in _BESIDE_STEPS:
+            self._within = activity
+        elif activity == "between":
+            activity = self._within
         _STATE.pack_into(
             self._map,
             _STATE_AT,
@@ -120,13 +133,15 @@ class ProgressFile:
         _COUNT.pack_into(self._map, _COUNTS_AT + slot * _COUNT.size, self._counts[slot])
         _ISSUED.pack_into(self._map, _ISSUED_AT, slot, operation.encode())
 
-    def begin_step(self, step: int, launch_texts: Mapping[int, str]) -> None:
-        """A step begins, in which the rank has these launches."""
+    def begin_step(
+        self, step: int, launch_texts: Mapping[int, str], within: str = "between"
+    ) -> None:
+        """A step begins, or work `within` an activity beside steps, with these launches."""
         text = json.dumps(list(launch_texts.items())).encode()
         if len(text) > _TEXT_BYTES:
             text = b"[]"  # the report then names launches by their index only
         self._write_text(_LAUNCHES_AT, 1, text)
-        self._step = step
+        self._step, self._within = step, within
         self.change("between")
 
     def _add_group(self, ranks: tuple[int, ...]) -> int:

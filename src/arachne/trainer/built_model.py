@@ -23,6 +23,7 @@ from arachne.models.lora_files import load_adapters
 from arachne.models.lora_names import PUBLISHED
 from arachne.models.low_bits import store_in_low_bits
 from arachne.models.published_file import is_published_file
+from arachne.trainer.checkpoint_files import checkpoints_dir, step_folders
 from arachne.trainer.config import RunConfig
 from arachne.trainer.planning_shape import as_run, check_first_frame, planning_shape
 from arachne.trainer.settings.model import ModelSettings
@@ -72,10 +73,16 @@ def training_model(
     if config.memory.base != "model":
         store_in_low_bits(model.module, model.layout, config.memory.base)
     add_adapters(model.module, names, options, seed=config.run.seed, dtype=wide)
-    if starts and config.lora.init_from:
+    if starts and config.lora.init_from and not _is_behind(config):
         load_adapters(model, config.lora.init_from, options, setting="lora.init_from")
     adapters = ((name, p) for name, p in model.module.named_parameters() if p.requires_grad)
     return _rounded(model, adapters, dtype)
+
+
+def _is_behind(config: RunConfig) -> bool:
+    """Whether the LoRA that a run began with is gone, and a checkpoint has what became of it."""
+    has_begun = bool(step_folders(checkpoints_dir(Path(config.run.dir))))
+    return has_begun and not Path(config.lora.init_from).exists()
 
 
 def _rounded(
@@ -135,15 +142,20 @@ def built_model(
             family.name, settings.pretrained, dtype=dtype, text_tokens=settings.num_text_tokens
         )
     check_first_frame(settings, model.shape)
-    for what, found, needed in (
-        ("latent channels", video_encoder.latent_channels, model.shape.latent_channels),
-        ("text width", text_encoder.text_size, model.shape.text_size),
-        ("image width", packing.image_size, model.shape.image_size),
+    for what, setting, found, needed in (
+        (
+            "latent channels",
+            "video_encoder",
+            video_encoder.latent_channels,
+            model.shape.latent_channels,
+        ),
+        ("text width", "text_encoder", text_encoder.text_size, model.shape.text_size),
+        ("image width", "image_encoder", packing.image_size, model.shape.image_size),
     ):
         if found != needed:
             raise ConfigError(
                 f"model.pretrained {settings.pretrained!r} has {needed} {what}, the encoder gives "
-                f"{found}; name the encoders that the model was trained with"
+                f"{found}; set model.{setting} to the encoder that the model was trained with"
             )
     shape = replace(model.shape, image_tokens=packing.image_tokens)
     return replace(model, shape=as_run(settings, shape))

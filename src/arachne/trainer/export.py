@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from shutil import copymode
 from typing import Any, Literal
 
 import torch
@@ -96,6 +97,8 @@ def export(
         else:
             _write_weights(model, partial, options)
         (partial / CARD_NAME).write_text(card, encoding="utf-8")
+        for path in filter(Path.is_file, partial.rglob("*")):
+            copymode(partial / CARD_NAME, path)  # safetensors' writer has others read nothing
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)

@@ -70,6 +70,7 @@ def check_same_base(reader: CheckpointReader, base: str, config: RunConfig) -> N
         raise CheckpointError(
             f"the checkpoint of step {reader.state.step} was trained on "
             f"{found or 'nothing frozen'}, but the frozen weights are now {base or 'none'}; "
-            f"restore model.pretrained {config.model.pretrained!r}, model.freeze, "
-            "model.train_only, [lora] and run.seed as they were"
+            "name the very files that it was trained on as model.pretrained (now "
+            f"{config.model.pretrained!r}), and set model.freeze, model.train_only, [lora] and "
+            "run.seed as they were"
         )

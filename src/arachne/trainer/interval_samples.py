@@ -66,7 +66,8 @@ def sample_videos(
     """
     batch = batch_of_prompts(session.config, step)
     plan = forward_plan(session, _drawing_costs(session.costs(cluster)), batch)
-    session.recorder.progress.begin_step(step, launch_texts(batch, plan, session.world.rank))
+    texts = launch_texts(batch, plan, session.world.rank)
+    session.recorder.progress.begin_step(max(0, step - 1), texts, "sample")
     return drawn(session, plan, wants_stop)
 
 

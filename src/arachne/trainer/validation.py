@@ -149,7 +149,8 @@ def _losses(
     for part in _parts(plan):
         if not all_agree(world, everyone, not wants_stop()):
             return None
-        session.recorder.progress.begin_step(batch.step, launch_texts(batch, part, world.rank))
+        texts = launch_texts(batch, part, world.rank)
+        session.recorder.progress.begin_step(max(0, batch.step - 1), texts, "validate")
         with torch.no_grad():
             run_launches(
                 part, rank=world.rank, groups=session.groups, recorder=session.recorder, work=work

@@ -204,7 +204,7 @@ def show_end(summary: dict[str, Any], folder: Path, console: Console, *, as_json
         ("resumed loss", f"differs by {summary['resume_loss_error']:.1e}"),
         (
             "step time",
-            f"{seconds_text(arachne_s)}; the next best strategy takes "
+            f"{seconds_text(arachne_s)}; the best other strategy takes "
             f"{fastest_other / arachne_s:.2f} × as long",
         ),
         ("idle", f"{percent_text(summary['idle_ratio']['arachne'], 1)} of rank-seconds"),

@@ -1,6 +1,7 @@
 """The section `[model]` of a run file."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from arachne.core.errors import ConfigError
@@ -30,13 +31,14 @@ class ModelSettings:
         image_to_video: Whether the model gets the first frame of each clip, to go on from.
         image_encoder: Folder of an image encoder whose states of that frame the model attends to,
             as Wan 2.1's do; empty for models without one.
-        video_encoder: `dct` (training-free) or the folder of a diffusers autoencoder.
+        video_encoder: `dct` (training-free) or the folder of a diffusers autoencoder. `auto` is the
+            pretrained pipeline, if it holds one, and else `dct`.
         video_latents: Of a diffusers autoencoder: the `mode` of its distribution, or a `sample`,
             drawn once for each clip.
         video_tiling: Whether a diffusers autoencoder takes large frames in tiles: less memory, and
             slightly other latents.
         text_encoder: `hashed` (training-free) or the folder of a transformers encoder with its
-            tokenizer.
+            tokenizer. `auto` is the pretrained pipeline, if it holds one, and else `hashed`.
         text_tokens: Text tokens per clip; 0 keeps the preset's, or else 512.
         freeze: Parameters that are not trained, by patterns of their names: `*.norm*`.
         train_only: The only parameters that are trained, likewise; empty trains all.
@@ -59,10 +61,10 @@ class ModelSettings:
     ffn_size: int = 0
     image_to_video: bool = False
     image_encoder: str = ""
-    video_encoder: str = "dct"
+    video_encoder: str = "auto"
     video_latents: Literal["mode", "sample"] = "mode"
     video_tiling: bool = False
-    text_encoder: str = "hashed"
+    text_encoder: str = "auto"
     text_tokens: int = 0
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
@@ -72,6 +74,13 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         family = family_named(self.family)
+        for name, part, built_in in (
+            ("video_encoder", "vae", "dct"),
+            ("text_encoder", "text_encoder", "hashed"),
+        ):
+            if getattr(self, name) == "auto":
+                chosen = self.pretrained if self._may_hold(part) else built_in
+                object.__setattr__(self, name, chosen)
         at_least("model", 0, most=10_000, num_layers=self.num_layers, num_heads=self.num_heads)
         at_least("model", 0, most=10_000, head_size=self.head_size)
         at_least("model", 0, most=1e6, ffn_size=self.ffn_size, text_tokens=self.text_tokens)
@@ -106,6 +115,13 @@ class ModelSettings:
                 f"model.image_to_video of family {self.family!r} looks at the states of an image "
                 "encoder; name its folder as model.image_encoder"
             )
+
+    def _may_hold(self, part: str) -> bool:
+        """Whether the pretrained model is a pipeline with a part; one that is not here may be."""
+        folder = Path(self.pretrained)
+        if not self.pretrained or folder.suffix == ".safetensors":
+            return False
+        return (folder / part).is_dir() or not folder.exists()
 
     @property
     def is_partly_frozen(self) -> bool:

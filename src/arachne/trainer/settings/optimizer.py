@@ -62,12 +62,12 @@ class OptimizerSettings:
             "optimizer",
             0,
             lr=self.lr,
-            eps=self.eps,
             weight_decay=self.weight_decay,
             warmup_steps=self.warmup_steps,
             decay_steps=self.decay_steps,
             max_grad_norm=self.max_grad_norm,
         )
+        at_least("optimizer", 1e-20, eps=self.eps)  # what has no gradient yet would be 0 / 0
         share("optimizer", min_lr_share=self.min_lr_share)
         for beta in self.betas:
             if not 0.0 <= beta < 1.0:
