@@ -187,7 +187,7 @@ def test_the_memory_table_reads_in_a_pipe(capsys):
     assert max(map(len, rows)) <= 80
     assert re.match(r"train on 1 GPU .* no +60 of 60 +14.5 GB of 368 GB", rows[0])
     assert lines[-4].endswith("the allocator's reserve take")  # sentences are not cut
-    assert lines[-3].endswith("set run.max_groups = 5, or planner.max_degree lower")
+    assert lines[-3].endswith("set run.max_groups = 4, or planner.max_degree lower")
     assert lines[-1].endswith("training fits on 1 GPU, and encoding on one")
 
 

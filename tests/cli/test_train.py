@@ -114,10 +114,21 @@ def test_a_run_whose_pipeline_and_clips_were_moved_goes_on_from_there(dataset, t
     assert main(["train", words[0]]) == 0
 
     pipeline.rename(tmp_path / "b")
-    clips.rename(tmp_path / "moved")
-    words += "--set", f"data.path={tmp_path / 'moved'}"
     for name in ("pretrained", "video_encoder"):
         words += "--set", f"model.{name}={tmp_path / 'b'}"
+    other = shutil.copytree(clips, tmp_path / "other")
+    shutil.copy(other / "b.mp4", other / "a.mp4")
+    elsewhere = ["train", *words, "--resume", "--set", f"data.path={other}"]
+    assert main(elsewhere) == 2
+    line = capfd.readouterr().err
+    assert "but it has other content in 'a.mp4' of the run to resume; name the folder" in line
+    for path in other.glob("[a-d]*"):
+        path.unlink()
+    assert main(elsewhere) == 2
+    line = capfd.readouterr().err
+    assert "but it has not 'a.mp4', 'b.mp4', 'c.mp4', … of the run to resume" in line
+    clips.rename(tmp_path / "moved")
+    words += "--set", f"data.path={tmp_path / 'moved'}"
     assert main(["train", *words, "--resume"]) == 0
     assert [row.step for row in read_metrics(tmp_path / "run").train] == [0, 1, 2]
     capfd.readouterr()

@@ -137,8 +137,8 @@ def test_a_figure_that_cannot_be_is_refused(line: str, wrong: str, message: str,
     ("content", "message"),
     [
         (b"gpus_per_node = 8 # \xff", r"mine.toml': 'utf-8' codec .*; save it as UTF-8"),
-        (b"gpus_per_node 8", "cannot read '.*mine.toml': Expected '=' after a key"),
-        (None, "cannot read '.*mine.toml': .*Is a directory.*; name a readable file"),
+        (b"gpus_per_node 8", "cannot read '.*mine.toml' as TOML: Expected '=' after a key"),
+        (None, "mine.toml' is a folder; name a TOML file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(content, message: str, tmp_path: Path):

@@ -575,6 +575,16 @@ CLOCKS = (
         "30f@25 → 19f@16 → 17",
         _at(25, 17),
     ),
+    _kept(
+        "below-zero.ts",
+        "M10",
+        _timed(
+            [round(62.5 * k) - 1250 for k in range(20)],
+            options=(("avoid_negative_ts", "disabled"), ("muxdelay", "0"), ("muxpreload", "0")),
+        ),
+        "64x48x17",
+        "20f@15.987 → 20f@16 → 17",
+    ),
     _kept("unstamped.mp4", "M10", _unstamped, "64x48x17", _A20),
     _kept("copied.mp4", "M10", _copied_from_1_s, "64x48x17", _A24, range(16, 33)),
     _kept("copied.mov", "M10", _copied_from_1_s, "64x48x17", _A24, range(16, 33)),

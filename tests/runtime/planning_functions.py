@@ -24,7 +24,7 @@ def made_plan(request: Request) -> PlacedPlan:
     if wish == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if wish == "slow":
-        time.sleep(0.3)
+        time.sleep(1.5)
     if wish == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
     return PlacedPlan(step=step, planner=facts(), world_size=3, launches=())

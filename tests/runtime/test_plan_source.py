@@ -131,14 +131,14 @@ def test_a_planner_that_was_killed_while_it_had_nothing_to_do_is_said():
 
 def test_a_plan_made_ahead_is_there_at_once():
     by_rank = run_ranks(3, obtain_with_pause, timeout_s=30.0)
-    assert by_rank[0] < 0.2
+    assert by_rank[0] < 1.0, "a plan takes 1.5 s"
 
 
 def obtain_with_pause(world):
     with plan_source(world, request_of=lambda step: (step, "slow"), timeout_s=20.0) as plans:
         plans.obtain(0)
         plans.request(1)
-        time.sleep(0.8)
+        time.sleep(2.5)
         begin_s = time.monotonic()
         plans.obtain(1)
         return time.monotonic() - begin_s

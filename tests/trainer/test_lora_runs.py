@@ -158,7 +158,7 @@ def test_a_checkpoint_does_not_go_onto_other_pretrained_weights(clips, tmp_path)
     shutil.rmtree(folder)
     pretrained_folder(folder, seed=2)
 
-    words = r"of step 1 was trained on files \w+, but the frozen weights are now files \w+; restore"
+    words = r"of step 1 was trained on files \w+, but the frozen weights are now files \w+; name"
     with pytest.raises(CheckpointError, match=words):
         trained_model(config, checkpoint, *ENCODERS)
     with pytest.raises(CheckpointError, match=words):

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = replace(config, planner=replace(config.planner, name=arguments.planner))
     modelled = modelled_steps(arguments, config)
     if arguments.memory:
-        memory = planned_memory(modelled)
+        memory = planned_memory(modelled, max_groups=config.run.max_groups)
         if arguments.json:
             print(to_json(memory_table(memory)))
         else:

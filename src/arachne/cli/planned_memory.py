@@ -70,13 +70,21 @@ class PlannedMemory:
     advice: str
 
 
-def planned_memory(modelled: ModelledSteps) -> PlannedMemory:
-    """The memory of launches of a clip with most tokens."""
+def planned_memory(modelled: ModelledSteps, *, max_groups: int = 0) -> PlannedMemory:
+    """The memory of launches of a clip with most tokens.
+
+    `max_groups` is the run's limit for the groups that a rank is in besides the world; 0 is none.
+    """
     from arachne.cost.training_state import COMMUNICATOR_BYTES, num_communicators
 
     costs = modelled.first.costs
     num_gpus = costs.cluster.num_gpus
     degrees = modelled.first.problem.degrees
+    num_groups = num_communicators(degrees, num_gpus)
+    if max_groups:
+        num_groups = min(num_groups, max_groups + 1)
+    if modelled.cluster.startswith("cpu"):  # gloo's need no memory to speak of
+        num_groups = 0
     row = max(modelled.clips.rows, key=lambda row: row.num_tokens)
     assert row.bucket is not None, row
     training = Cascade(module="dit", slots=(0,), bucket=row.bucket, num_tokens=row.num_tokens)
@@ -96,7 +104,7 @@ def planned_memory(modelled: ModelledSteps) -> PlannedMemory:
         num_blocks=costs.model.num_blocks,
         memory_bytes=costs.memory_bytes,
         launches=launches,
-        communicator_bytes=COMMUNICATOR_BYTES * num_communicators(degrees, num_gpus),
+        communicator_bytes=COMMUNICATOR_BYTES * num_groups,
         encoders=modelled.encoders_text,
         advice=advice,
     )
@@ -132,7 +140,7 @@ def _groups_advice(memory: PlannedMemory) -> str:
     left_out = memory.memory_bytes * _LEFT_OUT_SHARE / (1.0 - _LEFT_OUT_SHARE)
     if memory.communicator_bytes <= left_out / 2.0:
         return ""
-    most = max(1, int(left_out / 2.0 / COMMUNICATOR_BYTES))
+    most = max(1, int(left_out / 2.0 / COMMUNICATOR_BYTES) - 1)  # and the world
     return (
         f"NCCL would take much of the {bytes_text(left_out)} that are left out, if plans use all "
         f"groups; set run.max_groups = {most}, or planner.max_degree lower"

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -218,7 +219,8 @@ def opened_checkpoint(
 ) -> tuple[RunConfig, Path]:
     """A run's settings and its checkpoint of a step, or the newest whole one; every file is hashed.
 
-    Overrides may say where models lie now that the run was trained with.
+    Overrides may say where models lie now that the run was trained with. Encoders that lay in the
+    pretrained pipeline are looked for in the one that is named now.
 
     Raises:
         ConfigError: An override is of something else.
@@ -238,7 +240,16 @@ def opened_checkpoint(
                 f"--set {override} is none of what may change after the training: "
                 f"{', '.join(places)}; leave it out"
             )
-    config = load_toml(run_dir / run_files.RESOLVED_CONFIG, RunConfig, overrides=overrides)
+    resolved = run_dir / run_files.RESOLVED_CONFIG
+    before = load_toml(resolved, RunConfig).model
+    config = load_toml(resolved, RunConfig, overrides=overrides)
+    given = {override.partition("=")[0].strip() for override in overrides}
+    followed = {
+        name: config.model.pretrained
+        for name in _ENCODERS
+        if f"model.{name}" not in given and getattr(before, name) == before.pretrained != ""
+    }
+    config = replace(config, model=replace(config.model, **followed))
     if step is None:
         return config, newest(run_dir, on_skip=print)
     path = checkpoints_dir(run_dir) / step_name(step)

@@ -27,7 +27,7 @@ _KINDS = {
 }
 """What a setting may name that is not only a folder."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"(?!models/|weights/|checkpoints/|runs/)[A-Za-z0-9][\w.-]*/[\w.-]+")
 """What a model at the Hugging Face Hub is called; so may be a folder that is not there."""
 
 _IN_PRESET = {"model.pretrained": "", "model.video_encoder": "dct", "model.text_encoder": "hashed"}
@@ -111,12 +111,13 @@ def check_config(config: RunConfig, *, needs_data: bool, needs_model: bool) -> N
             instead = ", or a model.preset, which has its sizes" if setting in _IN_PRESET else ""
             if setting == "data.path":
                 instead = ", or plan for made-up clips: --clips panda70m"
-            is_id = setting.startswith("model.") and _HUB_ID.fullmatch(name)
-            fetch = f"; nothing is fetched in a run: hf download {name} --local-dir {name}"
+            is_model = setting in (*_IN_PRESET, "model.other_expert", "model.image_encoder")
+            at_the_hub = name if _HUB_ID.fullmatch(name) else "ORG/NAME"
+            fetch = f"; nothing is fetched in a run: hf download {at_the_hub} --local-dir {name}"
             raise ConfigError(
                 f"{setting} {name!r} does not exist; name {known}an existing {kind}"
                 + ("" if needs_model else instead)
-                + (fetch if is_id else "")
+                + (fetch if is_model and needs_model and "/" in name else "")
             )
     if needs_model and config.lora.is_on and find_spec("peft") is None:
         raise ConfigError(

@@ -80,12 +80,13 @@ def _relative(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
 
 
 def _spelled_as_files(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
-    paths = {clip.path for clip in clips if not clip.path.isascii() and not clip.fault}
-    absent = {path for path in paths if not _is_there(root, path)}
-    if not absent:
+    paths = [clip.path for clip in clips if not clip.path.isascii() and not clip.fault]
+    if all(_is_there(root, path) for path in paths[:_NUM_TRIED]):
         return list(clips)
+    files = frozenset(files_below(root).files)
+    absent = {path for path in paths if path not in files}
     spelled: dict[str, list[str]] = {same_letters(path): [] for path in absent}
-    for file in files_below(root).files:
+    for file in files:
         if not file.isascii() and (letters := same_letters(file)) in spelled:
             spelled[letters].append(file)
 

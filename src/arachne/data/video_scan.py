@@ -51,7 +51,7 @@ class _Packets:
     key_stamps: list[int] = field(default_factory=list[int])
     parts: list[int] = field(default_factory=list[int])
     num_hidden: int = 0
-    last_pts: int = -1
+    last_pts: int | None = None
     last_ticks: int = 0
     first_frame: VideoFrame | None = None
 
@@ -76,11 +76,11 @@ class _Packets:
             return
         if packet.is_keyframe:
             # Other packets come out of order, keyframes never.
-            if packet.pts < self.last_pts:
+            if self.last_pts is not None and packet.pts < self.last_pts:
                 self.parts.append(len(self.stamps) - 1)
-                self.last_pts = -1
+                self.last_pts = None
             self.key_stamps.append(packet.pts)
-        if packet.pts > self.last_pts:
+        if self.last_pts is None or packet.pts > self.last_pts:
             self.last_pts, self.last_ticks = packet.pts, packet.duration or 0
 
     def _keep(self, kept: list[VideoPacket], packet: VideoPacket) -> None:

@@ -147,7 +147,8 @@ def loaded_part(
 
 def _refuse_quantized(folder: Path, setting: str) -> None:
     path = folder / "config.json"
-    if path.is_file() and "quantization_config" in read_config(folder, setting=setting, needed=""):
+    options = read_config(folder, setting=setting, needed="") if path.is_file() else {}
+    if options.get("quantization_config"):
         raise ConfigError(
             f"{setting} {str(folder)!r} holds quantized weights (quantization_config in "
             "config.json); name a folder with the weights as they were before"

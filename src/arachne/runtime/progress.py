@@ -24,7 +24,7 @@ takes, a plan that does not come is replaced after a time-out of its own, who wa
 waits for a rank that is judged itself, and after the last step there is nothing left to wait
 for."""
 
-_BESIDE_STEPS = ("validate", "sample", "checkpoint")
+_BESIDE_STEPS = ("start", "validate", "sample", "checkpoint")
 
 _STATE = struct.Struct("<dqq?12s")  # changed at, step, launch, is waiting, activity
 _IDENTITY = struct.Struct("<q?")  # process, is asynchronous
@@ -96,7 +96,7 @@ class ProgressFile:
                 f"{_FILE_BYTES:,} bytes: {refusal(error)}; make room, or set TMPDIR to a folder "
                 "that has some"
             ) from error
-        self._step, self._within = _NONE, "between"
+        self._step, self._within = _NONE, "start"
         self._slots: dict[tuple[int, ...], int] = {}
         self._counts: list[int] = []
         self._groups_text = b""
@@ -108,10 +108,13 @@ class ProgressFile:
     def change(self, activity: str, launch: int | None = None, *, is_waiting: bool = False) -> None:
         """The rank begins something else; `is_waiting` in the collective that it issued last.
 
-        Between what else it does in validation, samples or a checkpoint it is at these.
+        Between what else it does before the first step, or in validation, samples or a checkpoint
+        it is at these.
         """
         if activity in _BESIDE_STEPS:
             self._within = activity
+        elif activity == "plan":
+            self._within = "between"
         elif activity == "between":
             activity = self._within
         _STATE.pack_into(

@@ -1,13 +1,16 @@
 """What became of a run's datasets since its ledger was made. No torch."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from arachne.core.errors import DataError
+from arachne.core.errors import ConfigError, DataError
 from arachne.core.ledger import Ledger
 from arachne.core.refused_write import refusal_at
 from arachne.core.units import count_text
 from arachne.data.known_rows import replaced_paths
+from arachne.data.remote_path import DatasetPath
+from arachne.data.source_media import source_file
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.sources import listed_clips, sources
 
@@ -58,6 +61,48 @@ def dataset_changes_text(data: DataSettings, ledger: Ledger, replaced: Sequence[
     if not changes:
         return ""
     return f"since the run began the dataset has {', '.join(changes)}; {_GOES_ON}"
+
+
+def check_moved(
+    before: DataSettings, now: DataSettings, ledger: Ledger, replaced: Sequence[str]
+) -> None:
+    """Refuse datasets in another place than before that do not hold a run's clips.
+
+    Args:
+        before: As they were when the run was trained.
+        now: As they are now.
+        ledger: Of the run.
+        replaced: What `replaced_files` found.
+
+    Raises:
+        ConfigError: Less than half of the files are there, or a file has other content.
+    """
+    if _places(before) == _places(now):
+        return
+    roots = {source.name: source.root for source in sources(now)}
+    files = {(row.clip.dataset, row.clip.path) for row in ledger.usable}
+    absent = sorted(path for name, path in files if not _is_there(roots[name], path))
+    if len(absent) * 2 > len(files):
+        found = f"has not {_names_text(absent)}"
+    elif replaced:
+        found = f"has other content in {_names_text(replaced)}"
+    else:
+        return
+    raise ConfigError(
+        f"data.path is {now.path!r} and was {before.path!r}, but it {found} of the run to resume; "
+        "name the folder that its clips were moved to"
+    )
+
+
+def _is_there(root: DatasetPath, path: str) -> bool:
+    with suppress(DataError, OSError):
+        source_file(root, path)
+        return True
+    return False
+
+
+def _places(data: DataSettings) -> tuple[str, ...]:
+    return (data.path, *(other.path for other in data.others))
 
 
 def _names_text(names: Sequence[str]) -> str:

@@ -15,11 +15,11 @@ from arachne.core.strict_json import from_json, to_json
 from arachne.core.units import count_text
 from arachne.runtime.sharded_optimizer import AVERAGE
 from arachne.trainer.agreement import do_together
-from arachne.trainer.checkpoint_contents import loadable
+from arachne.trainer.checkpoint_contents import loadable, readable
 from arachne.trainer.checkpoint_files import LOSSES_KEPT, Clips, TrainState, known_best
 from arachne.trainer.checkpoint_reader import CheckpointReader, newest
 from arachne.trainer.config import RunConfig
-from arachne.trainer.dataset_changes import dataset_changes_text
+from arachne.trainer.dataset_changes import check_moved, dataset_changes_text
 from arachne.trainer.environment import changes_text, environment
 from arachne.trainer.frozen_base import check_same_base
 from arachne.trainer.session import Session
@@ -108,6 +108,7 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
     Raises:
         CheckpointError: There is none, `best.json` is damaged, or it is of another model, or was
             trained on other clips and `takes_other_clips` is not set; on every rank.
+        ConfigError: The datasets were moved, and their clips are not there.
     """
     world, everyone = session.world, session.groups.world
 
@@ -117,7 +118,10 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
             known_best(path.parent)  # found damaged now, and not when it shall be pruned
             world.store.set("resume from", str(path))
             if not takes_other_clips:
-                _say_dataset_changes(session)
+                before = from_json(
+                    readable(path).state.config_json, RunConfig, what="the checkpoint's settings"
+                )
+                _say_dataset_changes(session, before)
 
     do_together(world, everyone, find_on_rank_0)
     path = Path(world.store.get("resume from").decode())
@@ -141,8 +145,9 @@ def load_newest(session: Session, *, takes_other_clips: bool = False) -> Progres
     return progressed
 
 
-def _say_dataset_changes(session: Session) -> None:
+def _say_dataset_changes(session: Session, before: RunConfig) -> None:
     prepared = session.prepared
+    check_moved(before.data, session.config.data, prepared.ledger, prepared.replaced)
     changes = dataset_changes_text(session.config.data, prepared.ledger, prepared.replaced)
     if changes:
         session.say(changes)
