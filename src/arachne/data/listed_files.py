@@ -1,18 +1,16 @@
 """Which files of a dataset's folder are meant by what its tables and lists say."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from arachne.core.errors import DataError
 from arachne.core.units import names_text
 from arachne.data.clip_table import FindMedia
 from arachne.data.files_below import files_below, media_of, same_letters
 from arachne.data.media_suffixes import has_video_name
 from arachne.data.remote_path import DatasetPath
-from arachne.data.source_media import source_file
+from arachne.data.source_media import has_source
 from arachne.data.uncaptioned import Uncaptioned
 
 _NUM_TRIED = 100
@@ -51,7 +49,7 @@ def located(root: DatasetPath, clips: Sequence[Uncaptioned]) -> list[Uncaptioned
     else:
         clips = list(clips)
     paths = list(dict.fromkeys(clip.path for clip in clips if not clip.fault))
-    if not paths or any(_is_there(root, path) for path in paths[:_NUM_TRIED]):
+    if not paths or any(has_source(root, path) for path in paths[:_NUM_TRIED]):
         return clips
     by_name: dict[str, list[str]] = {PurePosixPath(path).name: [] for path in paths}
     for file in files_below(root).files:
@@ -81,7 +79,7 @@ def _relative(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
 
 def _spelled_as_files(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptioned]:
     paths = [clip.path for clip in clips if not clip.path.isascii() and not clip.fault]
-    if all(_is_there(root, path) for path in paths[:_NUM_TRIED]):
+    if all(has_source(root, path) for path in paths[:_NUM_TRIED]):
         return list(clips)
     files = frozenset(files_below(root).files)
     absent = {path for path in paths if path not in files}
@@ -95,13 +93,6 @@ def _spelled_as_files(root: Path, clips: Sequence[Uncaptioned]) -> list[Uncaptio
         return replace(clip, path=found[0]) if len(found) == 1 else clip
 
     return list(map(as_file, clips))
-
-
-def _is_there(root: DatasetPath, path: str) -> bool:
-    with suppress(DataError, OSError):
-        source_file(root, path)
-        return True
-    return False
 
 
 def _below(clip: Uncaptioned, by_name: dict[str, list[str]]) -> Uncaptioned:

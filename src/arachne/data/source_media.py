@@ -5,6 +5,7 @@
 """
 
 import re
+from contextlib import suppress
 
 from arachne.core.errors import DataError
 from arachne.data.arrow_cells import arrow_cell
@@ -57,6 +58,14 @@ def source_file(root: DatasetPath, path: str) -> DatasetPath:
         if match is not None and not (dataset_folder(root) / match[part]).is_dir():
             return source_path(root, match[part])
     return source_path(root, path)
+
+
+def has_source(root: DatasetPath, path: str) -> bool:
+    """Whether there is such a file, which may be read."""
+    with suppress(DataError, OSError):
+        source_file(root, path)
+        return True
+    return False
 
 
 def _cell(table: DatasetPath, cell: re.Match[str]) -> MediaFile:

@@ -1,7 +1,6 @@
 """What became of a run's datasets since its ledger was made. No torch."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from arachne.core.errors import ConfigError, DataError
@@ -9,8 +8,7 @@ from arachne.core.ledger import Ledger
 from arachne.core.refused_write import refusal_at
 from arachne.core.units import count_text
 from arachne.data.known_rows import replaced_paths
-from arachne.data.remote_path import DatasetPath
-from arachne.data.source_media import source_file
+from arachne.data.source_media import has_source
 from arachne.trainer.settings.data import DataSettings
 from arachne.trainer.sources import listed_clips, sources
 
@@ -81,7 +79,7 @@ def check_moved(
         return
     roots = {source.name: source.root for source in sources(now)}
     files = {(row.clip.dataset, row.clip.path) for row in ledger.usable}
-    absent = sorted(path for name, path in files if not _is_there(roots[name], path))
+    absent = sorted(path for name, path in files if not has_source(roots[name], path))
     if len(absent) * 2 > len(files):
         found = f"has not {_names_text(absent)}"
     elif replaced:
@@ -92,13 +90,6 @@ def check_moved(
         f"data.path is {now.path!r} and was {before.path!r}, but it {found} of the run to resume; "
         "name the folder that its clips were moved to"
     )
-
-
-def _is_there(root: DatasetPath, path: str) -> bool:
-    with suppress(DataError, OSError):
-        source_file(root, path)
-        return True
-    return False
 
 
 def _places(data: DataSettings) -> tuple[str, ...]:
