@@ -114,6 +114,8 @@ def test_a_run_whose_pipeline_and_clips_were_moved_goes_on_from_there(dataset, t
     assert main(["train", words[0]]) == 0
 
     pipeline.rename(tmp_path / "b")
+    export = ["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "diffusers"]
+    assert main([*export, "--set", f"model.pretrained={tmp_path / 'b'}"]) == 0
     for name in ("pretrained", "video_encoder"):
         words += "--set", f"model.{name}={tmp_path / 'b'}"
     other = shutil.copytree(clips, tmp_path / "other")
